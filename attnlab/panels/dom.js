@@ -1,0 +1,102 @@
+// Elements and controls.
+
+// An element with properties (data-*, aria-* and role as attributes) and children.
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in element && !name.includes("-")) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// Fill an element with words, *letters* in italics; data never becomes markup. Untouched where the words are the same.
+export function setRich(element, words) {
+  if (element.dataset.words === words) return;
+  element.dataset.words = words;
+  element.replaceChildren(...words.split("*").map((part, n) => (n % 2 ? h("i", {}, part) : part)));
+}
+
+// JupyterLab takes keys from all but text fields ("b" on a slider adds a cell). Its shortcuts listen at the document before the control does, and
+// spare only a focused element that carries this attribute itself; hosts that listen later are stopped here.
+export function ownKeys(control) {
+  control.setAttribute("data-lm-suppress-shortcuts", "true");
+  control.addEventListener("keydown", (event) => event.stopPropagation());
+  return control;
+}
+
+// One control for a dial: { element, set(value), disable({ why, instead } or undefined) }. `move(value)` is called on every step, `release()` when the
+// reader lets go.
+export function control(dial, label, words, move, release) {
+  const id = `attnlab-${Math.random().toString(36).slice(2)}`;
+  const name = h("label", { htmlFor: id }, label, ...(dial.paper ? [" ", h("i", {}, dial.paper)] : []));
+  return (makers[dial.kind] ?? slider)({ dial, id, name, words, move, release });
+}
+
+function slider({ dial, id, name, move, release }) {
+  const scale = steps(dial);
+  const input = ownKeys(h("input", { type: "range", id, min: 0, max: scale.count, step: 1 }));
+  const shown = h("output", { htmlFor: id });
+  const element = h("div", { className: "al-dial" }, name, shown, input);
+  input.addEventListener("input", () => move(scale.value(Number(input.value))));
+  input.addEventListener("change", release);
+  return {
+    element,
+    set(value) {
+      input.value = scale.place(value);
+      shown.value = String(value);
+      input.setAttribute("aria-valuetext", String(value));
+      element.style.setProperty("--al-at", `${(100 * input.value) / scale.count}%`);
+    },
+    disable(off) {
+      input.disabled = off !== undefined;
+      element.title = off?.why ?? "";
+      element.classList.toggle("al-off", input.disabled);
+      if (off) shown.value = String(off.instead);
+    },
+  };
+}
+
+// A slider counts steps. Whole numbers: one each; a logarithmic dial: eight from each number to its double, in three digits.
+export function steps({ kind, low, high, scale }) {
+  if (scale === "log") {
+    const count = Math.round(8 * Math.log2(high / low));
+    const value = (step) => (step <= 0 ? low : step >= count ? high : Number((low * 2 ** (step / 8)).toPrecision(3)));
+    return { count, value, place: (number) => Math.round(8 * Math.log2(number / low)) };
+  }
+  const size = kind === "whole" ? 1 : (high - low) / 100;
+  return { count: Math.round((high - low) / size), value: (step) => low + step * size, place: (number) => Math.round((number - low) / size) };
+}
+
+const makers = {
+  switch({ id, name, move, release }) {
+    const input = ownKeys(h("input", { type: "checkbox", id }));
+    input.addEventListener("change", () => {
+      move(input.checked);
+      release();
+    });
+    const element = h("div", { className: "al-switch" }, input, name);
+    return { element, set: (value) => (input.checked = value), disable: (off) => (input.disabled = off !== undefined) };
+  },
+  choice({ dial, id, name, words, move, release }) {
+    const options = dial.choices.map((choice) => h("option", { value: choice }, words.choices[choice] ?? choice));
+    const input = ownKeys(h("select", { id }, ...options));
+    input.addEventListener("change", () => {
+      move(input.value);
+      release();
+    });
+    const element = h("div", { className: "al-dial" }, name, input);
+    return { element, set: (value) => (input.value = value), disable: (off) => (input.disabled = off !== undefined) };
+  },
+};
+
+// Buttons of which one is pressed: { element, set(option) }.
+export function choices(words, options, choose) {
+  const buttons = options.map((option) => ownKeys(h("button", { type: "button" }, words[option])));
+  buttons.forEach((button, n) => button.addEventListener("click", () => choose(options[n])));
+  return {
+    element: h("span", { className: "al-choices", role: "group", "aria-label": words.label }, ...buttons),
+    set: (option) => buttons.forEach((button, n) => button.setAttribute("aria-pressed", String(options[n] === option))),
+  };
+}

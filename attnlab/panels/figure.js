@@ -1,0 +1,80 @@
+// One figure: title and number, canvas, scale, caption. It paints what it is handed and tells what the reader points at.
+import { choices, h, ownKeys, setRich } from "./dom.js";
+import { cellUnder, chart, heatmaps, nextCell, nextPoint, pointUnder, readCell } from "./paint.js";
+
+const kinds = {
+  heatmap: { paint: heatmaps, under: cellUnder, next: nextCell, read: readCell },
+  chart: { paint: chart, under: pointUnder, next: nextPoint, read: (picture, at) => picture.read(at) },
+};
+
+export const short = (number) => String(Number(number.toPrecision(4)));
+
+// `hear` = { look(at or null, figure), pin(), unpin(), move(at, figure), choose(option, name) }. Returns { element, canvas, size, paint, read, choose }.
+export function createFigure({ id, kind, wide, option, picture }, spec, words, hear) {
+  const { paint, under, next, read } = kinds[kind];
+  const canvas = ownKeys(h("canvas", { tabIndex: 0, role: "application" }));
+  const title = h("b");
+  const value = h("span");
+  const caption = h("span");
+  const scale = h("span", { className: "al-scale" }, h("b"));
+  const head = h("div", { className: "al-head" }, title, value);
+  const pick = option && choices(words.options[option], spec.options[option], (name) => hear.choose(option, name));
+  if (pick) head.append(pick.element);
+  const className = `al-${kind} ${wide ? "al-wide" : "al-third"}`;
+  const element = h("figure", { className, "data-figure": id }, head, canvas, h("figcaption", {}, scale, caption));
+  let shown = null; // the picture on the canvas
+  let geometry = null;
+  let size = null;
+
+  const figure = {
+    element,
+    canvas,
+    choose: (selection) => pick?.set(selection[option]),
+    resize(width, height) {
+      size = width > 0 && height > 0 ? { width, height } : null;
+    },
+    read: (at) => (shown ? read(shown, at) : null),
+    paint(context, at, theme, font) {
+      if (!size) return;
+      shown = picture(context);
+      const ratio = globalThis.devicePixelRatio || 1;
+      const [across, down] = [size.width, size.height].map((side) => Math.round(side * ratio));
+      if (canvas.width !== across || canvas.height !== down) [canvas.width, canvas.height] = [across, down];
+      const ctx = canvas.getContext("2d");
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      ctx.clearRect(0, 0, size.width, size.height);
+      ctx.font = font;
+      geometry = paint(ctx, { ...size, ratio, theme }, shown, at);
+      const reading = read(shown, at);
+      setRich(title, shown.title);
+      setRich(value, reading ? short(reading.value) : (shown.headline ?? ""));
+      setRich(caption, shown.caption);
+      caption.classList.toggle("al-alarm", shown.alarm === true);
+      scale.hidden = !shown.scale;
+      if (shown.scale) [scale.dataset.low, scale.dataset.high] = ["0", short(shown.scale.max) + (shown.scale.root ? " √" : "")];
+      canvas.setAttribute("aria-label", words[kind](title.textContent));
+    },
+  };
+
+  const point = (event) => {
+    if (!geometry) return;
+    const box = canvas.getBoundingClientRect();
+    hear.look(under(geometry, shown, event.clientX - box.left, event.clientY - box.top), figure);
+  };
+  canvas.addEventListener("pointermove", point);
+  canvas.addEventListener("pointerleave", () => hear.look(null, figure));
+  canvas.addEventListener("blur", () => hear.look(null, figure));
+  canvas.addEventListener("click", (event) => {
+    point(event);
+    hear.pin();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const target = shown && next(shown, hear.at(), event.key);
+    if (target) hear.move(target, figure);
+    else if (event.key === "Enter" || event.key === " ") hear.pin();
+    else if (event.key === "Escape") hear.unpin();
+    else return;
+    event.preventDefault();
+  });
+  return figure;
+}

@@ -1,0 +1,280 @@
+// Painting on a canvas: heatmaps as small multiples, and charts. Nothing here computes; a picture is data (see pictures.js). Painting returns where
+// things lie, so that the number under the pointer can be told. `at` holds coordinates by axis, such as { query: 3, key: 5 }: what is in focus.
+import { cividis } from "./theme.js";
+
+function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
+  ctx.fillStyle = colour;
+  ctx.textAlign = align;
+  ctx.textBaseline = base;
+  ctx.fillText(words, x, y);
+}
+
+// -- heatmaps --------------------------------------------------------------------------------------------------------
+
+const EDGE = { left: 18, bottom: 17, top: 2, right: 2 };
+const TILE = { gap: 12, title: 15, foot: 3, bars: 34 };
+
+// How many tiles stand side by side: the choice that leaves the largest tiles of about three to two.
+function abreast(count, width, height) {
+  const size = (n) => Math.min(width / n / 1.5, height / Math.ceil(count / n));
+  let best = 1;
+  for (let n = 2; n <= count; n++) if (size(n) > size(best)) best = n;
+  return best;
+}
+
+// Where the cells of each tile lie: { x, y, width, height, bar, tile }.
+function arrange({ tiles, square, bars }, width, height) {
+  if (square) {
+    const side = Math.min(width - EDGE.left - EDGE.right, height - EDGE.top - EDGE.bottom);
+    return [{ x: EDGE.left, y: EDGE.top, width: side, height: side, bar: 0, tile: tiles[0] }];
+  }
+  const n = abreast(tiles.length, width, height);
+  const wide = (width - EDGE.left - TILE.gap * (n - 1)) / n;
+  const high = (height - EDGE.bottom) / Math.ceil(tiles.length / n);
+  const bar = bars ? Math.min(TILE.bars, wide / 4) : 0;
+  return tiles.map((tile, i) => ({
+    x: EDGE.left + (i % n) * (wide + TILE.gap),
+    y: Math.floor(i / n) * high + TILE.title,
+    width: wide - bar,
+    height: high - TILE.title - TILE.foot,
+    bar,
+    tile,
+  }));
+}
+
+let stamp; // one small canvas, a pixel a cell, scaled onto the large one
+
+function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
+  stamp ??= document.createElement("canvas");
+  if (stamp.width !== columns || stamp.height !== rows) [stamp.width, stamp.height] = [columns, rows];
+  const pen = stamp.getContext("2d", { willReadFrequently: true });
+  const image = pen.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const gain = scale.max > 0 ? 1 / scale.max : 0;
+  for (let r = 0, at = 0; r < rows; r++) {
+    for (let c = 0, from = frame.tile.offset + r * step.row; c < columns; c++, at++, from += step.column) {
+      const part = array[from] * gain;
+      pixels[at] = cividis[Math.round(255 * (scale.root ? Math.sqrt(part) : part))];
+    }
+  }
+  pen.putImageData(image, 0, 0);
+  ctx.imageSmoothingEnabled = frame.width * ratio < columns || frame.height * ratio < rows; // blend only what cannot be resolved
+  ctx.imageSmoothingQuality = "high";
+  ctx.drawImage(stamp, frame.x, frame.y, frame.width, frame.height);
+}
+
+// One bar a row to the right of the cells; bars = { array, max, colour }, read from tile.bars on.
+function paintBars(ctx, frame, { rows, bars }, theme) {
+  const left = frame.x + frame.width + 3;
+  const high = frame.height / rows;
+  const gap = high > 3 ? 1 : 0;
+  ctx.fillStyle = theme[bars.colour];
+  for (let r = 0; r < rows; r++) {
+    const part = bars.max > 0 ? bars.array[frame.tile.bars + r] / bars.max : 0;
+    ctx.fillRect(left, frame.y + r * high + gap / 2, Math.max(part * (frame.bar - 6), 0.5), Math.max(high - gap, 0.5));
+  }
+  ctx.fillStyle = theme.line;
+  ctx.fillRect(left - 1, frame.y, 0.75, frame.height);
+}
+
+const belongs = (tile, at) => Object.entries(tile.at).every(([axis, index]) => (at[axis] ?? index) === index);
+
+// Outline the cell in focus, or its row or column where only one coordinate is known.
+function paintFocus(ctx, frame, { rows, columns, axes }, at) {
+  const row = at[axes.row] < rows ? at[axes.row] : null;
+  const column = at[axes.column] < columns ? at[axes.column] : null;
+  if (row === null && column === null) return;
+  const w = frame.width / columns;
+  const h = frame.height / rows;
+  const box = [frame.x + (column ?? 0) * w, frame.y + (row ?? 0) * h, column === null ? frame.width : w, row === null ? frame.height : h];
+  for (const [width, colour] of [[3, "rgba(0,0,0,.75)"], [1.5, "#ffffff"]]) {
+    ctx.lineWidth = width;
+    ctx.strokeStyle = colour;
+    ctx.strokeRect(...box);
+  }
+}
+
+// Words along an axis: the names of its first and last index where there is room, between them its own name or the one in focus.
+function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
+  const room = (length - ctx.measureText(middle).width) / 2 - 6;
+  if (ends.every((end) => ctx.measureText(end).width < room)) {
+    write(ctx, ends[0], x, y, muted);
+    write(ctx, ends[1], x + length, y, muted, "right");
+  }
+  write(ctx, middle, x + length / 2, y, colour, "center");
+}
+
+// picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends, colours, scale, square, bars, word }
+export function heatmaps(ctx, { width, height, ratio, theme }, picture, at) {
+  const frames = arrange(picture, width, height);
+  for (const frame of frames) {
+    paintCells(ctx, frame, picture, ratio);
+    if (frame.tile.title) write(ctx, frame.tile.title, frame.x, frame.y - 4, theme.muted);
+    if (picture.bars) paintBars(ctx, frame, picture, theme);
+    if (belongs(frame.tile, at)) paintFocus(ctx, frame, picture, at);
+  }
+  const axis = (which, named) => ({
+    middle: (at[picture.axes[which]] !== undefined && picture.word(picture.axes[which], at[picture.axes[which]])) || (named ? picture.names[which] : ""),
+    ends: picture.ends[which],
+    colour: theme[picture.colours[which]] ?? theme.muted,
+    muted: theme.muted,
+  });
+  const last = frames.at(-1);
+  for (const frame of frames) {
+    if (frame.y === last.y) paintAxis(ctx, axis("column", frame === last), frame.x, frame.y + frame.height + 13, frame.width);
+  }
+  const down = axis("row", true);
+  ctx.save();
+  ctx.translate(EDGE.left - 6, frames[0].y + frames[0].height);
+  ctx.rotate(-Math.PI / 2);
+  paintAxis(ctx, { ...down, ends: [down.ends[1], down.ends[0]] }, 0, 0, frames[0].height);
+  ctx.restore();
+  return { frames };
+}
+
+// The coordinates of the cell at a point of the canvas, or null; on a bar, those of its row.
+export function cellUnder({ frames }, { rows, columns, axes }, x, y) {
+  for (const frame of frames) {
+    const column = Math.floor(((x - frame.x) / frame.width) * columns);
+    const row = Math.floor(((y - frame.y) / frame.height) * rows);
+    if (row < 0 || row >= rows || column < 0 || x >= frame.x + frame.width + frame.bar) continue;
+    return { ...frame.tile.at, [axes.row]: row, ...(column < columns && { [axes.column]: column }) };
+  }
+  return null;
+}
+
+const tileOf = ({ tiles }, at) => tiles.findIndex((tile) => Object.entries(tile.at).every(([axis, index]) => at[axis] === index));
+
+// { label, value } of the cell at these coordinates, or null where they do not name one.
+export function readCell(picture, at) {
+  const { array, tiles, rows, columns, step, axes, label } = picture;
+  const tile = tiles[tileOf(picture, at)];
+  const [row, column] = [at[axes.row], at[axes.column]];
+  if (!tile || !(row < rows && column < columns)) return null;
+  return { label: label(at), value: array[tile.offset + row * step.row + column * step.column] };
+}
+
+const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
+const MOVES = { ArrowUp: [-1, 0, 0], ArrowDown: [1, 0, 0], ArrowLeft: [0, -1, 0], ArrowRight: [0, 1, 0], PageUp: [0, 0, -1], PageDown: [0, 0, 1] };
+
+// The cell that a key moves to, from the first one where none is in focus; null for a key that moves nothing.
+export function nextCell(picture, at, key) {
+  const { tiles, rows, columns, axes } = picture;
+  if (!MOVES[key]) return null;
+  const fresh = readCell(picture, at) === null;
+  const [down, right, tile] = fresh ? [0, 0, 0] : MOVES[key];
+  return {
+    ...tiles[within(Math.max(tileOf(picture, at), 0) + tile, tiles.length)].at,
+    [axes.row]: within((at[axes.row] ?? 0) + down, rows),
+    [axes.column]: within((at[axes.column] ?? 0) + right, columns),
+  };
+}
+
+// -- charts ----------------------------------------------------------------------------------------------------------
+
+const PLOT = { left: 34, right: 12, top: 16, bottom: 32 };
+
+function scaleOf({ domain: [low, high], log }, from, to) {
+  const f = log ? Math.log : (v) => v;
+  return (value) => from + ((to - from) * (f(value) - f(low))) / (f(high) - f(low));
+}
+
+const layers = {
+  points(ctx, { x, y, colour, alpha }, along, up, theme) {
+    ctx.globalAlpha = alpha;
+    ctx.fillStyle = theme[colour];
+    for (let i = 0; i < x.length; i++) ctx.fillRect(along(x[i]) - 1, up(y[i]) - 1, 2, 2);
+  },
+  band(ctx, { x, low, high, colour, alpha }, along, up, theme) {
+    ctx.globalAlpha = alpha;
+    ctx.fillStyle = theme[colour];
+    ctx.beginPath();
+    for (let i = 0; i < x.length; i++) ctx.lineTo(along(x[i]), up(high[i]));
+    for (let i = x.length - 1; i >= 0; i--) ctx.lineTo(along(x[i]), up(low[i]));
+    ctx.fill();
+  },
+  line(ctx, { x, y, colour, width = 1.5, dash = [], dots = 0 }, along, up, theme) {
+    ctx.strokeStyle = theme[colour];
+    ctx.lineWidth = width;
+    ctx.setLineDash(dash);
+    ctx.beginPath();
+    for (let i = 0; i < x.length; i++) ctx.lineTo(along(x[i]), up(y[i]));
+    ctx.stroke();
+    if (dots) for (let i = 0; i < x.length; i++) layers.dot(ctx, { x: x[i], y: y[i], colour, size: dots }, along, up, theme);
+  },
+  dot(ctx, { x, y, colour, size }, along, up, theme) {
+    ctx.fillStyle = theme[colour];
+    ctx.beginPath();
+    ctx.arc(along(x), up(y), size, 0, 2 * Math.PI);
+    ctx.fill();
+  },
+  box(ctx, { x, y, colour, alpha }, along, up, theme) {
+    ctx.globalAlpha = alpha;
+    ctx.fillStyle = theme[colour];
+    ctx.fillRect(along(x[0]), up(y[1]), along(x[1]) - along(x[0]), up(y[0]) - up(y[1]));
+  },
+  label(ctx, { label, at: [x, y], align, colour }, along, up, theme) {
+    write(ctx, label, along(x), up(y), theme[colour], align);
+  },
+};
+
+function paintAxes(ctx, x, y, frame, along, up, theme) {
+  const foot = frame.y + frame.height;
+  ctx.fillStyle = theme.line;
+  ctx.fillRect(frame.x - 1, foot, frame.width + 1, 1);
+  ctx.fillRect(frame.x - 1, frame.y, 1, frame.height);
+  for (const [value] of x.ticks) ctx.fillRect(along(value) - 0.5, foot, 1, 4);
+  for (const [value] of y.ticks) ctx.fillRect(frame.x - 5, up(value) - 0.5, 4, 1);
+  for (const [value, word] of x.ticks) write(ctx, word, along(value), foot + 15, theme.muted, "center");
+  for (const [value, word] of y.ticks) write(ctx, word, frame.x - 7, up(value), theme.muted, "right", "middle");
+  write(ctx, x.name, frame.x + frame.width / 2, foot + 28, theme.muted, "center");
+  write(ctx, y.name, frame.x + 4, 10, theme.muted);
+}
+
+// picture: { x: { domain, log, ticks: [[value, word]], name }, y: the same, layers: [{ type, ... }], marks: [{ x, y, at(i), find(at) }] }
+export function chart(ctx, { width, height, theme }, picture, at) {
+  const frame = { x: PLOT.left, y: PLOT.top, width: width - PLOT.left - PLOT.right, height: height - PLOT.top - PLOT.bottom };
+  const along = scaleOf(picture.x, frame.x, frame.x + frame.width);
+  const up = scaleOf(picture.y, frame.y + frame.height, frame.y);
+  paintAxes(ctx, picture.x, picture.y, frame, along, up, theme);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(frame.x - 1, frame.y - 6, frame.width + 7, frame.height + 12);
+  ctx.clip();
+  for (const layer of picture.layers) {
+    ctx.save();
+    layers[layer.type](ctx, layer, along, up, theme);
+    ctx.restore();
+  }
+  for (const { x, y, find } of picture.marks) {
+    const index = find(at);
+    if (index === null) continue;
+    ctx.strokeStyle = theme.ink;
+    ctx.lineWidth = 1.5;
+    ctx.beginPath();
+    ctx.arc(along(x[index]), up(y[index]), 6, 0, 2 * Math.PI);
+    ctx.stroke();
+  }
+  ctx.restore();
+  return { along, up };
+}
+
+// The coordinates of the nearest number within 12 pixels of a point of the canvas, or null.
+export function pointUnder({ along, up }, { marks }, x, y) {
+  let best = null;
+  let nearest = 12 ** 2;
+  for (const mark of marks) {
+    for (let i = 0; i < mark.x.length; i++) {
+      const apart = (along(mark.x[i]) - x) ** 2 + (up(mark.y[i]) - y) ** 2;
+      if (apart < nearest) [best, nearest] = [mark.at(i), apart];
+    }
+  }
+  return best;
+}
+
+// The number that a key moves to along the chart's line of numbers, or null.
+export function nextPoint({ walk: { axis, size } }, at, key) {
+  const move = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1 }[key];
+  if (!move) return null;
+  return { [axis]: at[axis] === undefined ? 0 : within(at[axis] + move, size) };
+}

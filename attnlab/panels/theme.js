@@ -1,0 +1,88 @@
+// Colours. One meaning each, in every panel: query, key, value, error or counterexample; the reference is drawn in the text colour (ink).
+// Okabe and Ito's palette; where small text needs more contrast the same hue is darkened (light page) or lightened (dark page).
+
+export const themes = {
+  light: {
+    ink: "#1b1b1f",
+    muted: "#5c5c66",
+    line: "#c9c9d0",
+    faint: "#ececf0",
+    paper: "#ffffff",
+    query: "#0072b2",
+    key: "#e69f00",
+    value: "#009e73",
+    error: "#d55e00",
+    queryText: "#0067a1",
+    keyText: "#8f6100",
+    valueText: "#00785a",
+    errorText: "#b84f00",
+  },
+  dark: {
+    ink: "#e9e9ee",
+    muted: "#a3a3ad",
+    line: "#4b4b55",
+    faint: "#2a2a31",
+    paper: "#111114",
+    query: "#4aa8e0",
+    key: "#e69f00",
+    value: "#1fbf92",
+    error: "#f0782e",
+    queryText: "#66b8ea",
+    keyText: "#eaa921",
+    valueText: "#2dcb9e",
+    errorText: "#ff8f4d",
+  },
+};
+
+// cividis in ten stops; even for readers who see few colours, and in print
+const CIVIDIS = ["00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a59c74", "c3b369", "e1cc55", "fee838"];
+export const cividisGradient = `linear-gradient(90deg, ${CIVIDIS.map((stop) => "#" + stop).join(", ")})`;
+
+// 256 colours as the little-endian words of an ImageData
+export const cividis = Uint32Array.from({ length: 256 }, (_, level) => {
+  const place = (level / 255) * (CIVIDIS.length - 1),
+    low = Math.min(Math.floor(place), CIVIDIS.length - 2),
+    part = place - low;
+  const channel = (i) => {
+    const [a, b] = [CIVIDIS[low], CIVIDIS[low + 1]].map((stop) => parseInt(stop.slice(2 * i, 2 * i + 2), 16));
+    return Math.round(a + (b - a) * part);
+  };
+  return ((255 << 24) | (channel(2) << 16) | (channel(1) << 8) | channel(0)) >>> 0;
+});
+
+// Whether the page behind the element is dark: the first opaque background on the way up, else the reader's preference.
+export function isDark(element) {
+  for (let node = element; node; node = node.parentNode ?? node.host) {
+    if (!(node instanceof Element)) continue;
+    const parts = getComputedStyle(node)
+      .backgroundColor.match(/[\d.]+/g)
+      ?.map(Number);
+    if (parts && (parts.length < 4 || parts[3] > 0.5))
+      return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] < 128;
+  }
+  return (
+    getComputedStyle(document.documentElement).colorScheme.includes("dark") &&
+    matchMedia("(prefers-color-scheme: dark)").matches
+  );
+}
+
+// Call back when the page may have changed between light and dark; returns what stops it.
+export function watchTheme(callback) {
+  const media = matchMedia("(prefers-color-scheme: dark)"),
+    observer = new MutationObserver(callback);
+  media.addEventListener("change", callback);
+  for (const node of [document.documentElement, document.body]) {
+    observer.observe(node, {
+      attributes: true,
+      attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"],
+    });
+  }
+  // JupyterLab sets its attributes before the theme's style sheet has arrived
+  const late = (event) => event.target instanceof HTMLLinkElement && callback();
+  document.head.addEventListener("load", late, true);
+  return () => {
+    media.removeEventListener("change", callback);
+    observer.disconnect();
+    document.head.removeEventListener("load", late, true);
+  };
+}

@@ -1,0 +1,247 @@
+// The mathematics of the RACE panel in doubles: the twin of view.py, with the same names and shapes.
+// P planes, L tables, R = 2^P buckets, T tokens, K the width of q, k and v, beta is `sharpness`.
+import { normal } from "../panels/draws.js";
+import { distance, dots, halves, mix, norm, rows, scalar, shaped, softmax, step, unit } from "../panels/numbers.js";
+
+// -- inputs ----------------------------------------------------------------------------------------------------------
+
+const cluster = (t, T, toy) => Math.floor((t * toy.clusters) / T);
+
+// Tokens in clusters, in order: q and k unit vectors around one centre, v noise around another (params.py).
+function toyInputs({ tokens: T, head_width: K, seed }, toy) {
+  const centre = unit(normal(seed, toy.streams.centres, toy.clusters, K), K);
+  const mean = normal(seed, toy.streams["value centres"], toy.clusters, K);
+  const around = (centres, name, spread) => {
+    const x = normal(seed, toy.streams[name], T, K);
+    for (let t = 0, at = 0; t < T; t++) {
+      const from = cluster(t, T, toy) * K;
+      for (let i = 0; i < K; i++, at++) x[at] = centres[from + i] + spread * x[at];
+    }
+    return x;
+  };
+  const near = toy.spread / Math.sqrt(K);
+  const [q, k] = ["queries", "keys"].map((name) => unit(around(centre, name, near), K));
+  return { q, k, v: around(mean, "values", toy.spread) };
+}
+
+// The beginning of the window of a real head that Python sent.
+function realInputs(T, data) {
+  const [q, k, v] = [data.q, data.k, data.v].map((bytes) => halves(bytes, T * data.width));
+  return { q, k, v };
+}
+
+// The names of the tokens, as params.py gives them.
+export function tokenNames({ dials }, data, { toy }) {
+  if (dials.input !== toy.input) return data.tokens.slice(0, dials.tokens);
+  const seen = new Array(toy.clusters).fill(0);
+  return Array.from({ length: dials.tokens }, (_, t) => {
+    const c = cluster(t, dials.tokens, toy);
+    return "abcd"[c] + ++seen[c];
+  });
+}
+
+// Whether the state asks for a real head that has not come yet.
+export const missing = ({ dials }, data, { toy }) => dials.input !== toy.input && data?.input !== dials.input;
+
+// -- soft bits, features, scores -------------------------------------------------------------------------------------
+
+// The planes of `most` tables [L, P, K]; a table's rows of the stream do not depend on P or K.
+function drawPlanes(seed, most, P, K, toy) {
+  const numbers = Array.from({ length: most * P }, (_, n) => toy.planes_per_table * Math.floor(n / P) + (n % P));
+  return normal(seed, toy.streams.planes, numbers, K);
+}
+
+// tanh(W x) as [L, T, P], so that the numbers of one table lie together.
+function project(x, W, L, T, P, K) {
+  const u = new Float64Array(L * T * P);
+  for (let l = 0, at = 0; l < L; l++) {
+    for (let t = 0; t < T; t++) {
+      for (let p = 0; p < P; p++, at++) {
+        let sum = 0;
+        for (let i = 0, a = t * K, b = (l * P + p) * K; i < K; i++, a++, b++) sum += x[a] * W[b];
+        u[at] = Math.tanh(sum);
+      }
+    }
+  }
+  return u;
+}
+
+// sigmoid(2 beta u) and sigmoid(-2 beta u): the chances that a soft bit is set or not (p. 22), both to full precision.
+function softBits(u, beta) {
+  const set = new Float64Array(u.length);
+  const unset = new Float64Array(u.length);
+  for (let i = 0; i < u.length; i++) {
+    const e = Math.exp(-2 * beta * Math.abs(u[i]));
+    const likely = 1 / (1 + e);
+    [set[i], unset[i]] = u[i] > 0 ? [likely, e * likely] : [e * likely, likely];
+  }
+  return { set, unset };
+}
+
+// phi [L, T, R], one plane after the other: the next bit of the bucket number doubles what is there.
+function features({ set, unset }, L, T, P) {
+  const R = 2 ** P;
+  const phi = shaped([L, T, R]);
+  for (let row = 0; row < L * T; row++) {
+    const at = row * R;
+    phi[at] = 1;
+    for (let p = 0; p < P; p++) {
+      const [yes, no, half] = [set[row * P + p], unset[row * P + p], 2 ** p];
+      for (let r = at; r < at + half; r++) {
+        phi[r + half] = phi[r] * yes;
+        phi[r] *= no;
+      }
+    }
+  }
+  return phi;
+}
+
+// What the keys leave in each bucket [L, R].
+function massOf(phi) {
+  const [L, T, R] = phi.shape;
+  const mass = shaped([L, R]);
+  for (let l = 0, at = 0; l < L; l++) {
+    for (let t = 0; t < T; t++) for (let r = 0; r < R; r++, at++) mass[l * R + r] += phi[at];
+  }
+  return mass;
+}
+
+// sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P.
+function addTable(sum, q, k, l, T, P) {
+  const from = l * T * P;
+  for (let i = 0, at = 0; i < T; i++) {
+    const a = from + i * P;
+    for (let j = 0, b = from; j < T; j++, at++, b += P) {
+      let product = 1;
+      for (let p = 0; p < P; p++) product *= q.set[a + p] * k.set[b + p] + q.unset[a + p] * k.unset[b + p];
+      sum[at] += product;
+    }
+  }
+}
+
+// -- theory ----------------------------------------------------------------------------------------------------------
+
+// E[a(g1) a(g2)] and E[a^2(g1) a^2(g2)] at angles 0, pi/steps, ..., pi, with a = tanh(beta tanh g): the rule of
+// theory.py. An angle is a whole number of the circle's points, and after pi the integrand repeats up to the sign of
+// a, so half the circle and half the angles are enough.
+function pairMoments(beta, { steps, points, radius, weight }) {
+  const half = points / 2;
+  const shift = half / steps;
+  const cosine = Float64Array.from({ length: half }, (_, t) => Math.cos((2 * Math.PI * t) / points));
+  const [a, square] = [new Float64Array(points), new Float64Array(points)];
+  const [aa, aabb] = [new Float64Array(steps + 1), new Float64Array(steps + 1)];
+  for (let m = 0; m < radius.length; m++) {
+    for (let t = 0; t < half; t++) {
+      a[t] = Math.tanh(beta * Math.tanh(radius[m] * cosine[t]));
+      a[t + half] = -a[t];
+      square[t] = square[t + half] = a[t] * a[t];
+    }
+    for (let n = 0; n <= steps / 2; n++) {
+      let [one, two] = [0, 0];
+      for (let t = half, from = half - n * shift; t < points; t++, from++) {
+        one += a[t] * a[from];
+        two += square[t] * square[from];
+      }
+      aa[n] += (weight[m] * one) / half;
+      aabb[n] += (weight[m] * two) / half;
+    }
+  }
+  for (let n = 0; n < steps / 2; n++) [aa[steps - n], aabb[steps - n]] = [-aa[n], aabb[n]];
+  return { aa, aabb };
+}
+
+// Exact mean and standard deviation of S_hat for unit vectors at each angle, and kappa^P.
+function bandOf({ aa, aabb }, P, L) {
+  const size = aa.length;
+  const [band_angle, band_mean, band_sd, band_target] = Array.from({ length: 4 }, () => shaped([size]));
+  for (let n = 0; n < size; n++) {
+    const x = (1 + aa[n]) / 2;
+    const xx = (1 + 2 * aa[n] + aabb[n]) / 4;
+    band_angle[n] = (Math.PI * n) / (size - 1);
+    band_mean[n] = x ** P;
+    band_sd[n] = Math.sqrt(Math.max(xx ** P - x ** (2 * P), 0) / L);
+    band_target[n] = (1 - n / (size - 1)) ** P;
+  }
+  return { band_angle, band_mean, band_sd, band_target };
+}
+
+// 1 where identical unit vectors get S_hat below 1/2: in every draw, or in the mean that many tables tend to.
+function lemma10({ aa }, P, beta) {
+  const needed = 2 ** (1 - 1 / P) - 1; // of the squared soft sign
+  return {
+    lemma10_every_draw: scalar(Number(Math.tanh(beta) ** 2 < needed)),
+    lemma10_large_tables: scalar(Number(aa[0] < needed)),
+  };
+}
+
+// The measured error, and Theorem 2's rate scaled to touch it from above.
+function errors(error_output, { tables, delta }, P, beta, T) {
+  const rate = tables.map((L) => P / beta + Math.sqrt(Math.log(T / delta) / L));
+  const touch = Math.max(...rate.map((r, n) => error_output[n] / r));
+  const list = (numbers) => shaped([tables.length], Float64Array.from(numbers));
+  return {
+    error_tables: list(tables),
+    error_output: list(error_output),
+    error_rate: list(rate.map((r) => r * touch)),
+  };
+}
+
+// -- every view ------------------------------------------------------------------------------------------------------
+
+// A function (state, data) -> views that keeps its intermediate results, so that a dial recomputes what depends on it.
+export function computer(spec) {
+  const { toy, real_width, error, band } = spec;
+  const most = Math.max(...error.tables);
+  const [planes, inputs, directions, projections, bits, targets, estimates, buckets, moments] = Array.from({ length: 9 }, step);
+
+  return ({ dials }, data) => {
+    const { planes: P, tables: L, sharpness: beta, tokens: T, seed, causal, normalize } = dials;
+    const isToy = dials.input === toy.input;
+    const K = isToy ? dials.head_width : real_width;
+
+    const W = planes([seed, P, K], () => drawPlanes(seed, most, P, K, toy));
+    const given = inputs(isToy ? [T, K, seed] : [T, data], () => (isToy ? toyInputs(dials, toy) : realInputs(T, data)));
+    const { q, k, v } = given;
+    const unitary = directions([given], () => ({ q: unit(q, K), k: unit(k, K) }));
+    const u = projections([W, given, normalize], () => {
+      const from = normalize ? unitary : given;
+      return { q: project(from.q, W, most, T, P, K), k: project(from.k, W, most, T, P, K) };
+    });
+    const soft = bits([u, beta], () => ({ q: softBits(u.q, beta), k: softBits(u.k, beta) }));
+
+    // what RACE is held against: softmax, the angles, angular attention of power P
+    const target = targets([given, causal, P], () => {
+      const pair_angle = shaped([T, T], dots(unitary.q, unitary.k, T, K).map((c) => Math.acos(Math.min(1, Math.max(-1, c)))));
+      const angular = rows(pair_angle.map((angle) => (1 - angle / Math.PI) ** P), T, causal);
+      return { softmax: softmax(q, k, T, K, causal), angular, pair_angle, out_angular: mix(angular, v, T, K) };
+    });
+
+    // S_hat from 1, 2, 3, ... tables of one draw: at the dial's number, and at those of the error curve on the way
+    const { error_output, ...estimate } = estimates([soft, target, L], () => {
+      const away = (out) => distance(out, target.out_angular) / Math.sqrt(T) / norm(v); // |O_hat - O|_rms / |V|_F
+      const sum = shaped([T, T]);
+      const error_output = [];
+      let pair_score;
+      for (let l = 1; l <= most; l++) {
+        addTable(sum, soft.q, soft.k, l - 1, T, P);
+        if (l === L) pair_score = shaped([T, T], sum.map((s) => s / L));
+        if (error.tables.includes(l)) error_output.push(away(mix(rows(sum, T, causal), v, T, K)));
+      }
+      const race = rows(pair_score, T, causal);
+      const out = mix(race, v, T, K);
+      return { pair_score, race, out, error_here: scalar(away(out)), error_output };
+    });
+    const moment = moments([beta], () => pairMoments(beta, band));
+    return {
+      ...buckets([soft, L], () => {
+        const phi_k = features(soft.k, L, T, P);
+        return { phi_k, phi_q: features(soft.q, L, T, P), mass: massOf(phi_k) };
+      }),
+      ...target,
+      ...estimate,
+      ...bandOf(moment, P, L),
+      ...lemma10(moment, P, beta),
+      ...errors(error_output, error, P, beta, T),
+    };
+  };
+}

@@ -1,0 +1,183 @@
+"""The dials of RACE, what they draw, and the checks of its public door.
+
+Letters: P `planes`, L `tables`, beta `sharpness`, N `tokens`, d `head_width`. Randomness is data: the planes are drawn
+here once, from the counter-based generator of `attnlab.draws`, and every implementation is handed the same array. Row
+64 l + p of stream 1 is plane p of table l, so one more table, plane or column never changes the others.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnlab import draws
+from attnlab.arrays import Array, Axes, Float, as_float, as_numpy, check, dial, flag, one_of
+
+__all__ = ["INPUTS", "VARIANTS", "Inputs", "RaceParams", "State", "check_arguments", "draw_planes", "plain_state"]
+
+VARIANTS = ("algorithm", "bucket_mean", "hard")
+PLANES_PER_TABLE = 64  # rows reserved for each table in the stream of planes
+STREAMS = {"planes": 1, "centres": 2, "queries": 3, "keys": 4, "value centres": 5, "values": 6}
+CLUSTERS = 4
+SPREAD = 0.6  # of a token around its cluster's centre
+REAL_START = 64  # first token of the shipped text that a panel shows
+INPUTS = ("toy", *(f"layer {layer}, head {head}" for layer in (2, 9, 21) for head in range(3)))
+
+
+class State(NamedTuple):
+    """What the keys left behind: L R (V + 1) numbers a head. Bucket r of table l holds mass * exp(log_scale) and
+    content * exp(log_scale).
+
+    Fast paths keep plain units and leave `log_scale` None; the reference needs it to be right at any sharpness (-inf:
+    nothing was written).
+    """
+
+    mass: Float[Array, "B H L R"]  # A
+    content: Float[Array, "B H L R V"]  # B
+    log_scale: Any = None  # [B, H, L, R]
+
+
+def plain_state(state: State) -> State:
+    """The same state in float64 NumPy arrays, with the scale multiplied in."""
+    mass, content = as_float(state[0]), as_float(state[1])
+    log_scale = state[2] if len(state) == 3 else None
+    if log_scale is None:
+        return State(mass, content)
+    scale = np.exp(log_scale)
+    return State(scale * mass, scale[..., None] * content)
+
+
+class Inputs(NamedTuple):
+    """What a panel or a notebook feeds to attention: one sequence, one head, and a word for each token."""
+
+    q: Float[Array, "1 T 1 K"]
+    k: Float[Array, "1 T 1 K"]
+    v: Float[Array, "1 T 1 V"]
+    tokens: tuple[str, ...]
+
+
+def _dial(
+    default: Any,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    label: str,
+    paper: str = "",
+    scale: str = "linear",
+) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "label": label, "paper": paper, "scale": scale})
+
+
+@dataclass(frozen=True)
+class RaceParams:
+    """The dials of RACE with their ranges and the paper's letters; slider, test and notebook use the same ones.
+
+    Raises ValueError with the dial's name, its range and what came.
+    """
+
+    planes: int = _dial(3, 1, 8, label="planes", paper="P")
+    tables: int = _dial(4, 1, 16, label="tables", paper="L")
+    sharpness: float = _dial(4.0, 2.0**-5, 2.0**5, label="sharpness", paper="β", scale="log")
+    tokens: int = _dial(32, 4, 64, label="tokens", paper="N")
+    head_width: int = _dial(16, 2, 64, label="head width", paper="d")
+    seed: int = _dial(0, 0, 9999, label="seed")
+    causal: bool = _dial(False, label="causal")
+    normalize: bool = _dial(False, label="normalise q, k")
+    input: str = _dial("toy", label="input")
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value, meta = getattr(self, entry.name), entry.metadata
+            if entry.type is bool:
+                value = flag(entry.name, value)
+            elif entry.type is str:
+                value = one_of(entry.name, value, INPUTS)
+            else:
+                value = dial(entry.name, value, meta["low"], meta["high"], integer=entry.type is int)
+            object.__setattr__(self, entry.name, value)
+
+    @property
+    def buckets(self) -> int:
+        """R = 2^P."""
+        return 2**self.planes
+
+    @property
+    def width(self) -> int:
+        """The head width in force: the dial's for toy tokens, the model's 64 for a real head."""
+        return self.head_width if self.input == "toy" else 64
+
+    def draw_planes(self, tables: int | None = None) -> Float[Array, "L P K"]:
+        """The planes of these dials; more `tables` than the dial's extend them without changing the first ones."""
+        return draw_planes(self.tables if tables is None else tables, self.planes, self.width, self.seed)
+
+    def inputs(self) -> Inputs:
+        """Toy clusters drawn from the seed, or the first `tokens` positions of a window of a real head."""
+        return _toy(self) if self.input == "toy" else _real(self)
+
+
+def draw_planes(tables: int, planes: int, head_width: int, seed: int = 0) -> Float[Array, "L P K"]:
+    """W: standard normal rows, one for each plane of each table, shared by all heads (Algorithm 1, p. 5)."""
+    dial("planes", planes, 1, PLANES_PER_TABLE, integer=True)
+    rows = (PLANES_PER_TABLE * np.arange(tables)[:, None] + np.arange(planes)).ravel()
+    return draws.normal(seed, STREAMS["planes"], rows, head_width).reshape(tables, planes, head_width)
+
+
+def _toy(params: RaceParams) -> Inputs:
+    """Tokens in four clusters, in order; q and k are unit vectors around the same centre, v is noise around another
+    one.
+    """
+    T, K, seed = params.tokens, params.head_width, params.seed
+    cluster = np.arange(T) * CLUSTERS // T
+    centre = _unit(draws.normal(seed, STREAMS["centres"], CLUSTERS, K))[cluster]
+    noise = {name: draws.normal(seed, STREAMS[name], T, K) for name in ("queries", "keys", "values")}
+    q, k = (_unit(centre + SPREAD / np.sqrt(K) * noise[name]) for name in ("queries", "keys"))
+    v = draws.normal(seed, STREAMS["value centres"], CLUSTERS, K)[cluster] + SPREAD * noise["values"]
+    names = tuple(f"{'abcd'[c]}{1 + t - int(np.argmax(cluster == c))}" for t, c in enumerate(cluster))
+    q, k, v = (x[None, :, None] for x in (q, k, v))
+    return Inputs(q, k, v, names)
+
+
+def _real(params: RaceParams) -> Inputs:
+    from attnlab import data  # reads the shipped file, so only where it is asked for
+
+    layer, head = (int(part.split()[1]) for part in params.input.split(","))
+    heads = data.real_heads()
+    window = slice(REAL_START, REAL_START + params.tokens)
+    q, k, v = (x[:, window, head : head + 1].astype(np.float64) for x in heads.layer(layer))
+    return Inputs(q, k, v, tuple(heads.tokens[window]))
+
+
+def _unit(x: Float[Array, "T K"]) -> Float[Array, "T K"]:
+    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
+
+
+def check_arguments(q, k, v, planes, sharpness, causal, state, return_state, variant, normalize) -> None:
+    """Refuse what no implementation can compute; each error names the argument, what was wanted and what came."""
+    sizes: Axes = {}
+    check("q", q, "B T H K", sizes)
+    check("k", k, "B S H K", sizes)
+    check("v", v, "B S H V", sizes)
+    check("planes", planes, "L P K" if np.ndim(planes) != 4 else "H L P K", sizes)
+    if not 1 <= sizes["P"][0] <= 8 or sizes["L"][0] < 1:
+        raise ValueError(
+            f"planes must hold 1 to 8 planes in at least one table, got {tuple(planes.shape)} for [..., L, P, K]"
+        )
+    if np.ndim(sharpness):
+        check("sharpness", sharpness, "H", sizes)
+    for value in np.ravel(as_numpy(sharpness)).tolist():
+        dial("sharpness", value, 1e-6, 1e4)
+    causal, _ = flag("causal", causal), flag("return_state", return_state)
+    flag("normalize", normalize)
+    one_of("variant", variant, VARIANTS)
+    if causal and sizes["T"][0] != sizes["S"][0]:
+        raise ValueError(
+            f"k must have as many positions as q where causal, so S = {sizes['T'][0]}, got S = {sizes['S'][0]}"
+        )
+    if state is not None:
+        sizes["R"] = (2 ** sizes["P"][0], "planes (2^P)")
+        if not isinstance(state, tuple) or len(state) not in (2, 3):
+            raise ValueError(
+                f"state must be the State of an earlier call, or a tuple (mass, content), got {type(state).__name__}"
+            )
+        check("state.mass", state[0], "B H L R", sizes)
+        check("state.content", state[1], "B H L R V", sizes)
