@@ -10,6 +10,7 @@ The evidence, strongest first:
 A check takes the formula under test as a default argument, so that a test can hand it a wrong one and see it fail.
 """
 
+import html
 import importlib
 import math
 from collections.abc import Callable, Iterable
@@ -18,8 +19,19 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
-    "Claim", "Evidence", "Outcome", "Verdict", "backed", "below", "certified", "chernoff", "decide", "every", "exact",
-    "flint", "hoeffding", "identity", "statistical",
+    "Claim",
+    "Evidence",
+    "Ledger",
+    "Outcome",
+    "Verdict",
+    "certified",
+    "decide",
+    "exact",
+    "flint",
+    "hoeffding",
+    "identity",
+    "run",
+    "statistical",
 ]  # fmt: skip
 
 
@@ -95,6 +107,31 @@ class Claim:
             "note": outcome.note,
             "agrees": outcome.observed == self.recorded,
         }
+
+
+class Ledger(list[dict[str, Any]]):
+    """The records of several claims; a notebook shows it as a table, sentence by sentence."""
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("claim", "verdict", "evidence", "source"))
+        rows = []
+        for record in self:
+            cells = {name: html.escape(str(value)) for name, value in record.items()}
+            verdict = cells["observed"] if record["agrees"] else f"{cells['observed']}, but recorded {cells['recorded']}"
+            remark = f"<br>{cells['note']}" if record["note"] else ""
+            columns = (
+                f"<b>{cells['id']}</b><br>{cells['says']}",
+                f"<b>{verdict}</b>",
+                f"{cells['evidence']}<br>{cells['measured']}<br>{cells['bound']}{remark}",
+                cells["source"],
+            )
+            rows.append("".join(f"<td style='text-align:left;vertical-align:top'>{column}</td>" for column in columns))
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def run(claims: Iterable[Claim]) -> Ledger:
+    """Check several claims, one after the other."""
+    return Ledger(claim.run() for claim in claims)
 
 
 def decide(holds: bool, when_false: Verdict = Verdict.REFUTED) -> Verdict:

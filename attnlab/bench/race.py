@@ -67,8 +67,8 @@ def rows() -> list[dict[str, Any]]:
             bench.row(f"race.{name}.forward", per_token, "ns/token-head", better="lower", note=f"{tokens:,} tokens")
         )
     for P, L in BUDGETS:
-        ours, plain = seconds[f"numba.noncausal.p{P}l{L}"], seconds[f"plain.noncausal.p{P}l{L}"]
-        ratio = [b / a for a, b in zip(ours, plain, strict=True)]
+        ours, theirs = seconds[f"numba.noncausal.p{P}l{L}"], seconds[f"plain.noncausal.p{P}l{L}"]
+        ratio = [b / a for a, b in zip(ours, theirs, strict=True)]
         result.append(
             bench.row(
                 f"race.numba_over_plain_torch.p{P}l{L}",

@@ -1,0 +1,189 @@
+"""The command line: JSON alone on stdout, honest exit statuses, and the notebooks found wherever they are."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import attnlab
+from attnlab import bench, cli
+from attnlab.claim import Verdict
+from attnlab.race import claims
+
+KEYS = {"id", "says", "source", "recorded", "observed", "evidence", "measured", "bound"}
+
+
+def run_json(capsys, *argv):
+    status = cli.main([*argv, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_doctor_names_what_is_missing_with_the_line_that_gets_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    status, report = run_json(capsys, "doctor")
+    packages = {package["name"]: package for package in report["packages"]}
+    assert status == 0
+    assert packages["numpy"]["version"]
+    assert packages["numba"]["version"] is None
+    assert packages["numba"]["get"] == "pip install 'attnlab[numba]'"
+    rows = {(row["mechanism"], row["impl"]): row for row in report["implementations"]}
+    assert rows["race", "reference"]["runs"]
+    assert not rows["race", "numba"]["runs"]
+    assert "numba is not installed" in rows["race", "numba"]["why_not"]
+
+
+def test_doctor_prints_the_same_for_people(capsys):
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "race reference" in printed
+    assert all(f"race {impl}" in printed for impl in ("numba", "torch", "triton"))
+
+
+def test_verify_prints_the_record_of_the_claims_asked_for(capsys):
+    status, result = run_json(capsys, "verify", "race.global-ratio", "race.figure7")
+    assert status == 0
+    assert [record["id"] for record in result["claims"]] == ["race.global-ratio", "race.figure7"]
+    assert all(set(record) >= KEYS for record in result["claims"])
+    assert [record["recorded"] for record in result["claims"]] == ["HOLDS", "REFUTED"]
+
+
+def test_a_mechanism_stands_for_all_its_claims():
+    assert [claim.id for claim in cli._chosen(["race"])] == [claim.id for claim in claims.CLAIMS]
+
+
+@pytest.mark.parametrize("fault", ["verdict", "exception"])
+def test_verify_fails_when_one_verdict_is_not_the_recorded_one(capsys, monkeypatch, fault):
+    honest = next(claim for claim in claims.CLAIMS if claim.id == "race.figure7")
+
+    def broken():
+        raise ZeroDivisionError("no mass")
+
+    wrong = replace(honest, recorded=Verdict.HOLDS) if fault == "verdict" else replace(honest, check=broken)
+    monkeypatch.setattr(claims, "CLAIMS", (wrong,))
+    status, result = run_json(capsys, "verify")
+    assert status == 1
+    assert result["agree"] == 0
+    assert fault == "verdict" or "ZeroDivisionError: no mass" in result["claims"][0]["note"]
+    assert cli.main(["verify"]) == 1
+    assert "!!" in capsys.readouterr().out
+
+
+def test_an_unknown_claim_lists_the_known_ones(capsys):
+    assert cli.main(["verify", "race.nothing"]) == 2
+    assert "no claim named race.nothing; the claims are race." in capsys.readouterr().err
+
+
+def test_bench_prints_machine_and_rows(capsys, monkeypatch):
+    import attnlab.bench.race as race_bench
+
+    rows = [bench.row("race.x", [1.0, 1.1, 1.2, 1.05], "x", better="higher", target=1.0)]
+    monkeypatch.setattr(race_bench, "rows", lambda: rows)
+    status, result = run_json(capsys, "bench", "race")
+    assert status == 0
+    assert set(result) == {"machine", "rows"}
+    assert set(result["rows"][0]) == {"id", "value", "unit", "target", "better", "status", "note"}
+    assert result["machine"]["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "better", "target", "status"),
+    [
+        ([1.0, 1.0, 1.01, 1.02], "higher", 0.9, "met"),
+        ([1.0, 1.0, 1.01, 1.02], "lower", 0.9, "short"),
+        ([1.0, 1.0, 5.0, 9.0], "higher", 0.9, "noisy"),
+        ([1.0, 1.0, 1.01, 1.02], "higher", None, None),
+    ],
+)
+def test_a_row_is_judged_only_where_it_can_be(samples, better, target, status):
+    assert bench.row("id", samples, "s", better=better, target=target)["status"] == status
+
+
+@pytest.mark.slow
+def test_the_race_benchmark_measures_ours_and_its_peers(monkeypatch):
+    for package in ("numba", "torch", "threadpoolctl"):
+        pytest.importorskip(package, reason=f"the package {package} is not installed: pip install 'attnlab[bench]'")
+    script = (
+        "import json; from attnlab.bench import race; race.T = race.T_SOFTMAX = 256; print(json.dumps(race.rows()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # it pins threads
+    ids = {row["id"]: row["value"] for row in json.loads(done.stdout)}
+    assert {"race.numba.noncausal.p2l2.forward", "race.plain.noncausal.p4l4.forward", "machine.sgemm"} <= set(ids)
+    assert all(value > 0 for value in ids.values())
+
+
+def test_an_unknown_benchmark_lists_the_known_ones(capsys):
+    assert cli.main(["bench", "nothing"]) == 2
+    assert "there are race" in capsys.readouterr().err
+
+
+def test_the_plain_peer_is_algorithm_1():
+    torch = pytest.importorskip("torch")
+    from attnlab.bench.race import algorithm_1
+    from attnlab.race import RaceParams
+
+    params = RaceParams()
+    q, k, v, _ = params.inputs()
+    want = attnlab.race.attention(q, k, v, params.draw_planes(), 2.0)
+    heads_first = [torch.from_numpy(x).transpose(1, 2) for x in (q, k, v)]
+    got = algorithm_1(*heads_first, torch.from_numpy(params.draw_planes()), 2.0)
+    assert abs(got.transpose(1, 2).numpy() - want).max() < 1e-12
+
+
+def test_a_checkout_opens_its_own_notebooks():
+    assert cli.notebooks_folder(None).name == "notebooks"
+    assert (cli.notebooks_folder(None) / "00_start_here.ipynb").is_file()
+
+
+def installed(monkeypatch, tmp_path):
+    """As after a wheel install: no checkout, notebooks as read-only shared data."""
+    shared = tmp_path / "data" / "share" / "attnlab" / "notebooks"
+    shared.mkdir(parents=True)
+    for name in ("00_start_here.ipynb", "01_race_buckets.ipynb"):
+        (shared / name).write_text(name)
+        (shared / name).chmod(0o444)
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site" / "attnlab" / "cli.py"))
+    monkeypatch.setattr(cli.sysconfig, "get_path", lambda name: str(tmp_path / "data"))
+
+
+def test_after_a_wheel_install_the_lab_lays_writable_copies_and_keeps_what_is_there(monkeypatch, tmp_path, capsys):
+    installed(monkeypatch, tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "01_race_buckets.ipynb").write_text("edited")
+    assert cli.notebooks_folder(mine) == mine
+    assert (mine / "00_start_here.ipynb").read_text() == "00_start_here.ipynb"
+    assert os.access(mine / "00_start_here.ipynb", os.W_OK)
+    assert (mine / "01_race_buckets.ipynb").read_text() == "edited"
+    assert "kept" in capsys.readouterr().err
+
+
+def test_after_a_wheel_install_the_lab_asks_for_a_folder(monkeypatch, tmp_path, capsys):
+    installed(monkeypatch, tmp_path)
+    assert cli.main(["lab"]) == 2
+    assert "attnlab lab my-notebooks" in capsys.readouterr().err
+
+
+def test_lab_starts_jupyterlab_on_the_first_notebook(monkeypatch):
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed; get it with: pip install 'attnlab[lab]'")
+    started = []
+    monkeypatch.setattr(cli.os, "execv", lambda path, command: started.append(command))
+    cli.main(["lab", "--no-browser", "--port=9999"])
+    (command,) = started
+    assert {"--no-browser", "--port=9999"} <= set(command)
+    assert any(word.endswith("/lab/tree/00_start_here.ipynb") for word in command)
+
+
+def test_help_loads_nothing_heavy():
+    script = (
+        "import sys; from attnlab import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numba', 'torch', 'plotly', 'ipywidgets', 'anywidget', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "verify" in done.stdout
