@@ -272,7 +272,7 @@ def write_real_heads(out: Path) -> None:
     """
     from pydoc_data.topics import topics
 
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     _say("loading the model")
     language_model = load()
@@ -312,7 +312,7 @@ def write_real_heads(out: Path) -> None:
     for layer, heads in captured.items():
         arrays |= {f"layers.{layer}.{part}": array for part, array in heads._asdict().items()}
     # one metadata entry, for safetensors writes several in no fixed order
-    save_file(arrays, out, metadata={"attnlab": json.dumps(about)})
+    out.write_bytes(save(arrays, metadata={"attnlab": json.dumps(about)}))
     _say(f"wrote {out}, {out.stat().st_size / 2**20:.2f} MiB")
 
 
