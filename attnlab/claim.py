@@ -24,8 +24,12 @@ __all__ = [
     "Ledger",
     "Outcome",
     "Verdict",
+    "backed",
+    "below",
     "certified",
+    "chernoff",
     "decide",
+    "every",
     "exact",
     "flint",
     "hoeffding",
@@ -113,11 +117,15 @@ class Ledger(list[dict[str, Any]]):
     """The records of several claims; a notebook shows it as a table, sentence by sentence."""
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("claim", "verdict", "evidence", "source"))
+        head = "".join(
+            f"<th style='text-align:left'>{name}</th>" for name in ("claim", "verdict", "evidence", "source")
+        )
         rows = []
         for record in self:
             cells = {name: html.escape(str(value)) for name, value in record.items()}
-            verdict = cells["observed"] if record["agrees"] else f"{cells['observed']}, but recorded {cells['recorded']}"
+            verdict = (
+                cells["observed"] if record["agrees"] else f"{cells['observed']}, but recorded {cells['recorded']}"
+            )
             remark = f"<br>{cells['note']}" if record["note"] else ""
             columns = (
                 f"<b>{cells['id']}</b><br>{cells['says']}",
@@ -197,15 +205,15 @@ def chernoff(successes: int, n: int, confidence: float) -> tuple[float, float]:
 
 
 def backed(main: Outcome, *others: Outcome) -> Outcome:
-    """`main` where every other outcome agrees with it, their measurements in its note; else the first that disagrees.
+    """`main`, with the measurements of the others in its note, where all of them hold; else the first that does not.
 
-    So the evidence is always that of the outcome that decides: weaker evidence can only take a verdict away.
+    The others look at a part of the sentence, or at all of it with weaker evidence: they can only take a verdict away.
     """
-    for other in others:
-        if other.observed != main.observed:
-            return replace(other, note=f"{main.evidence} evidence alone says {main.observed}. {other.note}".strip())
-    also = [f"{other.evidence}: {other.measured} ({other.bound}). {other.note}".strip() for other in others]
-    return replace(main, note=" ".join([main.note, "Also", "; ".join(also)]).strip()) if also else main
+    for outcome in (main, *others):
+        if outcome.observed != Verdict.HOLDS:
+            return outcome
+    notes = [f"Also {other.evidence}: {other.measured} ({other.bound}). {other.note}".strip() for other in others]
+    return replace(main, note=" ".join([main.note, *notes]).strip())
 
 
 # -- ball arithmetic: a comparison is True, False, or None where the balls are too wide to tell --

@@ -8,6 +8,7 @@ import pytest
 MISSING = "the notebook tools are not installed; get them with: pip install 'attnlab[lab,test]'"
 jupytext = pytest.importorskip("jupytext", reason=MISSING)
 nbclient = pytest.importorskip("nbclient", reason=MISSING)
+pytest.importorskip("ipykernel", reason=MISSING)
 nbformat = pytest.importorskip("nbformat", reason=MISSING)
 
 FOLDER = Path(__file__).parents[1] / "notebooks"

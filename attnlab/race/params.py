@@ -20,7 +20,7 @@ PLANES_PER_TABLE = 64  # rows reserved for each table in the stream of planes
 STREAMS = {"planes": 1, "centres": 2, "queries": 3, "keys": 4, "value centres": 5, "values": 6}
 CLUSTERS = 4
 SPREAD = 0.6  # of a token around its cluster's centre
-REAL_START = 64  # first token of the shipped text that a panel shows
+REAL_START = 344  # first token of the shipped text that a panel shows: code and prose alternate there
 INPUTS = ("toy", *(f"layer {layer}, head {head}" for layer in (2, 9, 21) for head in range(3)))
 
 

@@ -1,6 +1,7 @@
-"""RACE in rational arithmetic: soft bits are given, a in (-1, 1) standing for tanh(beta tanh(w.x)), and everything after them is exact.
+"""RACE in rational arithmetic: soft bits are given, and everything after them is exact.
 
-A token is an array of bits [..., L, P]; arrays hold `fractions.Fraction` or int objects, so nothing is rounded and equality means equality.
+A bit a in (-1, 1) stands for tanh(beta tanh(w.x)); a token is an array of bits [L, P]. Arrays hold `fractions.Fraction`
+or int objects, so nothing is rounded and equality means equality.
 """
 
 from fractions import Fraction
@@ -21,7 +22,7 @@ def fractions(numerators: Array, denominator: int = 1) -> Exact:
 
 
 def features(bits: Float[Exact, "N L P"]) -> Float[Exact, "N L R"]:
-    """phi_r = prod_t (1 + v_rt a_t)/2, v_r the corners in the order of `reference.corners`: bit t of r, least significant first, is set where v_rt = +1."""
+    """phi_r = prod_t (1 + v_rt a_t)/2; corners v_r as in `reference.corners`: bit t of r is set where v_rt = +1."""
     phi = np.full((*bits.shape[:-1], 1), Fraction(1), dtype=object)
     for t in range(bits.shape[-1]):
         set_share = (1 + bits[..., t : t + 1]) / Fraction(2)
@@ -35,7 +36,9 @@ def scores(phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"]) -> Float[
     return phi_q.reshape(len(phi_q), -1) @ phi_k.reshape(len(phi_k), -1).T / Fraction(tables)
 
 
-def attention(phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"], v: Float[Exact, "S V"]) -> Float[Exact, "T V"]:
+def attention(
+    phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"], v: Float[Exact, "S V"]
+) -> Float[Exact, "T V"]:
     """Algorithm 1: one ratio after summing the tables, through the buckets' mass and content."""
     mass = phi_k.sum(axis=0)  # A, [L, R]
     content = np.tensordot(phi_k.transpose(1, 2, 0), v, axes=1)  # B, [L, R, V]
@@ -43,7 +46,9 @@ def attention(phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"], v: Flo
     return numerator / np.tensordot(phi_q, mass, axes=2)[:, None]
 
 
-def bucket_means(phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"], v: Float[Exact, "S V"]) -> Float[Exact, "T V"]:
+def bucket_means(
+    phi_q: Float[Exact, "T L R"], phi_k: Float[Exact, "S L R"], v: Float[Exact, "S V"]
+) -> Float[Exact, "T V"]:
     """What Fig. 7 draws: the mean value of each bucket, mixed by the query's features, averaged over tables."""
     mass = phi_k.sum(axis=0)
     content = np.tensordot(phi_k.transpose(1, 2, 0), v, axes=1)
