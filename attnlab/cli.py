@@ -216,12 +216,12 @@ def run_lab(options: argparse.Namespace) -> int:
     folder = notebooks_folder(options.folder)
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed; get it with: pip install 'attnlab[lab]'")
+    settings = Path(__file__).resolve().parent / "lab_settings"  # no question about news, no request for updates
     command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
+        *(sys.executable, "-m", "jupyterlab"),
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
+        f"--LabApp.app_settings_dir={settings}",
         *options.rest,
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.rest:

@@ -61,9 +61,10 @@ assert np.allclose(through_buckets, through_pairs, rtol=1e-12)
 # %% [markdown]
 # ## Move it
 #
-# Look first at the buckets, then at the three matrices: the softmax knows lengths, the angular kernel and RACE know
-# directions. *planes* raises the power (and doubles the buckets), *tables* averages away the noise, *sharpness* removes
-# the bias. Everything is computed in this page; the kernel hears of it when you let go.
+# Look first at the buckets, then at the three matrices: the softmax knows lengths (toy tokens have length 1, so theirs
+# is nearly flat), the angular kernel and RACE know directions. *planes* raises the power and doubles the buckets,
+# *tables* averages away the noise, *sharpness* removes the bias. Everything is computed in this page; the kernel hears
+# of it when you let go.
 
 # %%
 panel = RacePanel()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +175,10 @@ def test_lab_starts_jupyterlab_on_the_first_notebook(monkeypatch):
     (command,) = started
     assert {"--no-browser", "--port=9999"} <= set(command)
     assert any(word.endswith("/lab/tree/00_start_here.ipynb") for word in command)
+    (settings,) = (word.split("=")[1] for word in command if word.startswith("--LabApp.app_settings_dir="))
+    overrides = json.loads((Path(settings) / "overrides.json").read_text())
+    notices = overrides["@jupyterlab/apputils-extension:notification"]
+    assert notices == {"checkForUpdates": False, "fetchNews": "false"}  # the lab asks nobody outside for anything
 
 
 def test_help_loads_nothing_heavy():
