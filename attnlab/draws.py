@@ -1,7 +1,8 @@
 """Random arrays that Python and the browser draw alike: Threefry-2x32 with 20 rounds, a generator without state.
 
-The number at (row, column) depends on seed, stream, row and column alone, so one more row or column never changes the others. `panels/draws.js` is
-the twin: integers and uniforms agree bit for bit, normals to 1e-12. Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+The number at (row, column) depends on seed, stream, row and column alone, so one more row or column never changes the
+others. `panels/draws.js` is the twin: integers and uniforms agree bit for bit, normals to 1e-12.
+Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
 
 import numpy as np
@@ -16,8 +17,8 @@ def bits(seed: int, stream: int, rows: int | np.ndarray, columns: int | np.ndarr
     `rows` and `columns` are counts, or one-axis arrays of the numbers wanted.
     Raises ValueError when seed, stream, a row, a column or a count is not a whole number in [0, 2^32).
     """
-    key = (_words("seed", seed), _words("stream", stream))
-    key = (*key, key[0] ^ key[1] ^ np.uint32(PARITY))
+    k0, k1 = _words("seed", seed), _words("stream", stream)
+    key = (k0, k1, k0 ^ k1 ^ np.uint32(PARITY))
     x0, x1 = np.broadcast_arrays(_axis("rows", rows)[:, None], _axis("columns", columns)[None, :])
     x0, x1 = x0 + key[0], x1 + key[1]  # uint32 arrays wrap around, as the generator wants
     for turn in range(20):
@@ -48,7 +49,7 @@ def normal(seed: int, stream: int, rows: int | np.ndarray, columns: int) -> np.n
 
 def _axis(name: str, numbers: int | np.ndarray) -> np.ndarray:
     numbers = _words(name, numbers)
-    return np.arange(numbers, dtype=np.uint32) if numbers.ndim == 0 else numbers
+    return np.arange(int(numbers), dtype=np.uint32) if numbers.ndim == 0 else numbers
 
 
 def _words(name: str, numbers: int | np.ndarray) -> np.ndarray:

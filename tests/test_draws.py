@@ -13,10 +13,11 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize("counter, key, answer", KNOWN)
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
 def test_the_words_are_those_published_with_random123(counter, key, answer):
     words = draws.bits(*key, np.array(counter[:1]), np.array(counter[1:]))
-    assert words.dtype == np.uint32 and words.shape == (1, 1, 2)
+    assert words.dtype == np.uint32
+    assert words.shape == (1, 1, 2)
     assert tuple(words[0, 0]) == answer
 
 
@@ -64,7 +65,7 @@ def test_no_rows_and_no_columns_are_empty_arrays():
 
 
 @pytest.mark.parametrize(
-    "arguments, name",
+    ("arguments", "name"),
     [
         ((-1, 0, 1, 1), "seed"),
         ((0, 2**32, 1, 1), "stream"),

@@ -1,6 +1,7 @@
-"""What every live panel shares: the base widget, and in the files beside it the kit that a mechanism's panel.js is built on.
+"""What every live panel shares: the base widget here, and beside it the kit that a mechanism's panel.js is built on.
 
-A panel computes in the browser; this side holds the one shared state, sends what the browser cannot recompute, and verifies on request.
+A panel computes in the browser; this side holds the one shared state, sends what the browser cannot recompute, and
+verifies on request.
 """
 
 import math
@@ -23,10 +24,10 @@ LANGUAGES = ("en",)
 
 
 class Panel(anywidget.AnyWidget):
-    """A live panel of one mechanism: its dials as keyword arguments, its pictures in the browser, `params` back in Python.
+    """A live panel of one mechanism: dials as keyword arguments, pictures in the browser, `params` back in Python.
 
-    A subclass names its `view` module (spec, data, verification) and its `params_type`. A state, from either side, is taken whole or refused with
-    a sentence; what goes wrong in a callback is shown in the panel and raised.
+    A subclass names its `view` module (spec, data, verification) and its `params_type`. A state, from either side, is
+    taken whole or refused with a sentence; what goes wrong in a callback is shown in the panel and raised.
     """
 
     view: ClassVar[ModuleType]
@@ -53,11 +54,11 @@ class Panel(anywidget.AnyWidget):
         return self.params_type(**self.state["dials"])
 
     def turn(self, **dials: Any) -> None:
-        """Move dials from Python: the panel follows. Raises traitlets.TraitError for what is no dial or out of its range."""
+        """Move dials from Python: the panel follows. Raises traitlets.TraitError for no dial, or one out of range."""
         self.state = {**self.state, "dials": {**self.state["dials"], **dials}}
 
     def verify(self) -> list[parity.Report]:
-        """Hold every implementation against the float64 reference for these dials; the panel shows the reports that this returns."""
+        """Hold every implementation against the float64 reference for these dials, return the reports and show them."""
         arguments, terms = self.view.verification(self.params)
         reports = parity.verify(self.spec["mechanism"], arguments, terms=terms)
         self.report = {"dials": dict(self.state["dials"]), "rows": [_plain(asdict(report)) for report in reports]}
@@ -73,7 +74,7 @@ class Panel(anywidget.AnyWidget):
         try:
             return checked(proposal["value"], self.spec)
         except ValueError as refusal:
-            raise traitlets.TraitError(str(refusal)) from refusal  # the only error that makes traitlets restore the old state
+            raise traitlets.TraitError(str(refusal)) from refusal  # only this one makes traitlets restore the old state
 
     @traitlets.observe("state")
     def _follow(self, change: Any) -> None:
@@ -102,9 +103,9 @@ class Panel(anywidget.AnyWidget):
 
 def defaults(spec: dict[str, Any]) -> dict[str, Any]:
     """The state a panel opens with."""
-    selection = {name: choices[0] for name, choices in spec["options"].items()}
     dials = {entry["name"]: entry["default"] for entry in spec["dials"]}
-    return {"version": spec["version"], "dials": dials, "selection": {**selection, "pin": None}, "language": LANGUAGES[0]}
+    selection = {name: choices[0] for name, choices in spec["options"].items()} | {"pin": None}
+    return {"version": spec["version"], "dials": dials, "selection": selection, "language": LANGUAGES[0]}
 
 
 def checked(state: Any, spec: dict[str, Any]) -> dict[str, Any]:

@@ -2,41 +2,45 @@
 import { h, ownKeys } from "./dom.js";
 import { short } from "./figure.js";
 
-const small = (number) => (number === 0 || typeof number !== "number" ? String(number) : number.toExponential(1).replace("-", "−"));
+const small = (number) =>
+  number === 0 || typeof number !== "number" ? String(number) : number.toExponential(1).replace("-", "−");
 
 // `ask()` sends the question and returns whether somebody is there to answer it.
 export function createBadge(words, ask) {
-  const button = ownKeys(h("button", { type: "button" }, words.verify));
-  const note = h("div", { className: "al-note", role: "status" }, words.verifyAbout);
-  const list = h("dl");
+  const button = ownKeys(h("button", { type: "button" }, words.kit.verify));
+  const note = h("div", { className: "al-note", role: "status" }, words.kit.verifyAbout);
+  const list = h("div", { role: "list" });
   const element = h("div", { className: "al-side al-verify" }, h("div", {}, button), note, list);
   let report = null;
 
   function waiting(now) {
     button.disabled = now;
-    note.textContent = now ? words.verifying : words.verifyAbout;
+    note.textContent = now ? words.kit.verifying : words.kit.verifyAbout;
   }
   button.addEventListener("click", () => {
     waiting(true);
     if (ask()) return;
     waiting(false);
-    note.textContent = words.verifyNeedsKernel;
+    note.textContent = words.kit.verifyNeedsKernel;
   });
 
   function entry(row) {
     const [mark, className, lines] = verdict(row);
-    return [h("dt", {}, row.impl, h("span", { className }, mark)), h("dd", {}, ...lines.map((line) => h("div", {}, line)))];
+    const head = h("div", { className: "al-impl" }, h("b", {}, row.impl), h("span", { className }, mark));
+    return h("div", { role: "listitem" }, head, ...lines.map((line) => h("div", {}, line)));
   }
 
   function verdict(row) {
-    if (row.ran !== true) return [`– ${words.notRun}`, "", [row.why_not]];
+    if (row.ran !== true) return [`– ${words.kit.notRun}`, "", [row.why_not]];
     const against = row.max_rel <= row.tolerance ? "≤" : ">";
     const lines = [
-      words.maxError(small(row.max_abs)),
-      words.relative(`${small(row.max_rel)} ${against} ${small(row.tolerance)}`),
-      words.took(short(row.time_ms), row.device),
+      words.kit.maxError(small(row.max_abs)),
+      words.kit.relative(`${small(row.max_rel)} ${against} ${small(row.tolerance)}`),
+      words.kit.took(short(row.time_ms), row.device),
     ];
-    return row.ok === true ? [`✓ ${words.agrees}`, "al-yes", lines] : [`✗ ${words.differs}`, "al-no", [...lines, row.reason]];
+    return row.ok === true
+      ? [`✓ ${words.kit.agrees}`, "al-yes", lines]
+      : [`✗ ${words.kit.differs}`, "al-no", [...lines, row.reason]];
   }
 
   return {
@@ -47,12 +51,12 @@ export function createBadge(words, ask) {
     follow(dials) {
       const current = !report || Object.entries(dials).every(([name, value]) => report.dials[name] === value);
       element.classList.toggle("al-stale", !current);
-      if (!button.disabled) note.textContent = current ? words.verifyAbout : words.stale;
+      if (!button.disabled) note.textContent = current ? words.kit.verifyAbout : words.kit.stale;
     },
     show(next) {
       report = next;
       waiting(false);
-      list.replaceChildren(...(report?.rows ?? []).flatMap(entry));
+      list.replaceChildren(...(report?.rows ?? []).map(entry));
     },
   };
 }

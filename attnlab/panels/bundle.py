@@ -1,11 +1,15 @@
 """One module text out of plain JS modules: what anywidget, the exported page and the docs load.
 
-anywidget runs a widget's module from a blob, where relative imports fail. So each source module becomes the body of a function, in the order of its
-imports, and the whole exports `mount(element, options)` for any page and `default { render }` for anywidget. No Node is needed; in return the sources
-keep to a small grammar, one line each, and anything else that begins with `import` or `export` is an error with its file and line:
+anywidget runs a widget's module from a blob, where relative imports fail. So each source module becomes the body of a
+function, after those it imports, and the whole exports `mount(element, options)` for any page and `default { render }`
+for anywidget. No Node is needed; in return the sources keep to a small grammar, one line each, and anything else that
+begins with `import` or `export` is an error with its file and line:
 
     import { a, b as c } from "./other.js";
-    export function name(...) {      export async function name(...) {      export class Name {      export const name = ...
+    export function name(...) {
+    export async function name(...) {
+    export class Name {
+    export const name = ...
 
 Comment lines and indentation are dropped, in template literals too.
 """
@@ -31,11 +35,12 @@ class BundleError(ValueError):
 def bundle(mechanism: str, spec: dict[str, Any], package: Path = PACKAGE) -> str:
     """The panel of `mechanism` as one JS module text, `spec` inside it as JSON.
 
-    Raises BundleError for a line outside the grammar, an import of a missing file or name, or a circle of imports; ValueError for NaN in `spec`.
+    Raises BundleError for a line outside the grammar, an import of a missing file or name, or a circle of imports;
+    ValueError for NaN in `spec`.
     """
     modules: dict[Path, _Module] = {}
-    parts = {"panel": package / mechanism / "panel.js", "mount": package / "panels" / "kit.js", "render": package / "panels" / "anywidget.js"}
-    parts = {name: path.resolve() for name, path in parts.items()}
+    sources = {"panel": f"{mechanism}/panel.js", "mount": "panels/kit.js", "render": "panels/anywidget.js"}
+    parts = {name: (package / source).resolve() for name, source in sources.items()}
     for name, path in parts.items():
         _collect(path, package.resolve(), modules, ())
         if name not in modules[path].exports:

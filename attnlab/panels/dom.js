@@ -15,19 +15,21 @@ export function h(tag, properties = {}, ...children) {
 export function setRich(element, words) {
   if (element.dataset.words === words) return;
   element.dataset.words = words;
-  element.replaceChildren(...words.split("*").map((part, n) => (n % 2 ? h("i", {}, part) : part)));
+  const kept = words.replace(/\b(pp?|Figs?|Eqs?|Sec)\. /g, "$1.\u00a0"); // a page stays with its number
+  element.replaceChildren(...kept.split("*").map((part, n) => (n % 2 ? h("i", {}, part) : part)));
 }
 
-// JupyterLab takes keys from all but text fields ("b" on a slider adds a cell). Its shortcuts listen at the document before the control does, and
-// spare only a focused element that carries this attribute itself; hosts that listen later are stopped here.
+// JupyterLab takes keys from all but text fields ("b" on a slider adds a cell). Its shortcuts listen at the document
+// before the control does, and spare only a focused element that carries this attribute itself; hosts that listen later
+// are stopped here.
 export function ownKeys(control) {
   control.setAttribute("data-lm-suppress-shortcuts", "true");
   control.addEventListener("keydown", (event) => event.stopPropagation());
   return control;
 }
 
-// One control for a dial: { element, set(value), disable({ why, instead } or undefined) }. `move(value)` is called on every step, `release()` when the
-// reader lets go.
+// One control for a dial: { element, set(value), disable({ why, instead } or undefined) }. `move(value)` is called on
+// every step, `release()` when the reader lets go.
 export function control(dial, label, words, move, release) {
   const id = `attnlab-${Math.random().toString(36).slice(2)}`;
   const name = h("label", { htmlFor: id }, label, ...(dial.paper ? [" ", h("i", {}, dial.paper)] : []));
@@ -51,14 +53,15 @@ function slider({ dial, id, name, move, release }) {
     },
     disable(off) {
       input.disabled = off !== undefined;
-      element.title = off?.why ?? "";
+      element.title = input.title = off?.why ?? "";
       element.classList.toggle("al-off", input.disabled);
       if (off) shown.value = String(off.instead);
     },
   };
 }
 
-// A slider counts steps. Whole numbers: one each; a logarithmic dial: eight from each number to its double, in three digits.
+// A slider counts steps. Whole numbers: one each; a logarithmic dial: eight from each number to its double, in three
+// digits.
 export function steps({ kind, low, high, scale }) {
   if (scale === "log") {
     const count = Math.round(8 * Math.log2(high / low));
@@ -66,7 +69,11 @@ export function steps({ kind, low, high, scale }) {
     return { count, value, place: (number) => Math.round(8 * Math.log2(number / low)) };
   }
   const size = kind === "whole" ? 1 : (high - low) / 100;
-  return { count: Math.round((high - low) / size), value: (step) => low + step * size, place: (number) => Math.round((number - low) / size) };
+  return {
+    count: Math.round((high - low) / size),
+    value: (step) => low + step * size,
+    place: (number) => Math.round((number - low) / size),
+  };
 }
 
 const makers = {

@@ -1,4 +1,4 @@
-// One figure: title and number, canvas, scale, caption. It paints what it is handed and tells what the reader points at.
+// One figure: title and number, canvas, scale, caption. It paints what it is given and tells what the reader points at.
 import { choices, h, ownKeys, setRich } from "./dom.js";
 import { cellUnder, chart, heatmaps, nextCell, nextPoint, pointUnder, readCell } from "./paint.js";
 
@@ -9,7 +9,8 @@ const kinds = {
 
 export const short = (number) => String(Number(number.toPrecision(4)));
 
-// `hear` = { look(at or null, figure), pin(), unpin(), move(at, figure), choose(option, name) }. Returns { element, canvas, size, paint, read, choose }.
+// hear = { at(), look(at or null, figure), move(at, figure), pin(), unpin(), choose(option, name) }
+// Returns { element, canvas, resize(width, height), paint(context, at, theme, font), read(at), choose(selection) }.
 export function createFigure({ id, kind, wide, option, picture }, spec, words, hear) {
   const { paint, under, next, read } = kinds[kind];
   const canvas = ownKeys(h("canvas", { tabIndex: 0, role: "application" }));
@@ -51,8 +52,9 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
       setRich(caption, shown.caption);
       caption.classList.toggle("al-alarm", shown.alarm === true);
       scale.hidden = !shown.scale;
-      if (shown.scale) [scale.dataset.low, scale.dataset.high] = ["0", short(shown.scale.max) + (shown.scale.root ? " √" : "")];
-      canvas.setAttribute("aria-label", words[kind](title.textContent));
+      scale.dataset.low = "0";
+      if (shown.scale) scale.dataset.high = short(shown.scale.max) + (shown.scale.root ? " √" : "");
+      canvas.setAttribute("aria-label", words.kit[kind](title.textContent));
     },
   };
 

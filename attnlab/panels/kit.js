@@ -1,10 +1,12 @@
 // A live panel: dials, pictures, numbers. A mechanism brings `panel`; everything around it is here.
 //
-//     panel = { languages, computer(spec) -> (state, data) -> views, missing(state, data, spec), disabled(state, words, spec),
-//               figures: [{ id, kind, wide, option, picture(context) }], summary(context) }
+//     panel = { languages, computer(spec) -> (state, data) -> views, missing(state, data, spec),
+//               disabled(state, words, spec), summary(context),
+//               figures: [{ id, kind: "heatmap" or "chart", wide, option, picture(context) }] }
 //     context = { state, data, views, spec, words }
 //
-// A move of a dial changes the state and asks for one frame; the frame computes and paints what the state is by then, so the last value wins.
+// A move of a dial changes the state and asks for one frame; the frame computes and paints what the state is by then,
+// so the last value wins.
 import { createBadge } from "./badge.js";
 import { control, h } from "./dom.js";
 import { createFigure } from "./figure.js";
@@ -14,8 +16,10 @@ import { en } from "./labels.en.js";
 import { style } from "./style.js";
 
 const languages = { en };
+const elements = (parts) => parts.map(({ element }) => element);
 
-// Show `panel` inside `element`. `host` = { save(state), verify(state) } where Python listens. Returns { show, give, report, fail, remove }.
+// Show `panel` inside `element`; host = { save(state), verify(state) } where Python listens.
+// Returns { show(state), give(data), report(report), fail(message), remove() }.
 export function mount(element, panel, { spec, state: wanted, data = null, host = {} }) {
   const spoken = Object.keys(languages).filter((code) => panel.languages[code]);
   let state = defaults(spec);
@@ -25,7 +29,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   } catch (error) {
     refusal = error.message;
   }
-  const words = { ...languages[state.language], ...panel.languages[state.language] };
+  const words = { kit: languages[state.language], ...panel.languages[state.language] };
   const compute = panel.computer(spec);
 
   let shown = null; // the context of the last computation: what the pictures show
@@ -33,9 +37,10 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   let pointer = null; // coordinates under the pointer or the keyboard's cursor
   let active = null; // the figure they were read in
   let frame = 0;
+  let announcing = false; // the next numbers are to be spoken
   let theme, font;
 
-  // -- elements --------------------------------------------------------------------------------------------------------
+  // -- elements -----------------------------------------------------------------------------------------------------
 
   const dials = spec.dials.map((dial) => {
     const label = words.dialLabels?.[dial.name] ?? dial.label;
@@ -72,14 +77,13 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     h("style", {}, style),
     h("div", { className: "al-body" },
       h("div", { className: "al-title" }, h("b", {}, words.title), h("span", {}, words.subtitle)),
-      h("fieldset", { className: "al-side al-dials", "aria-label": words.dials }, ...dials.map((dial) => dial.element)),
-      h("div", { className: "al-figures", role: "group", "aria-label": words.pictures },
-        h("div", { className: "al-readout" }, label, value),
-        ...figures.map((figure) => figure.element)),
+      h("fieldset", { className: "al-side al-dials", "aria-label": words.kit.dials }, ...elements(dials)),
+      h("div", { className: "al-figures", role: "group", "aria-label": words.kit.pictures },
+        h("div", { className: "al-readout" }, label, value), ...elements(figures)),
       badge.element),
     strip, live);
 
-  // -- the state -------------------------------------------------------------------------------------------------------
+  // -- the state ----------------------------------------------------------------------------------------------------
 
   function turn(name, value) {
     state = { ...state, dials: { ...state.dials, [name]: value } };
@@ -95,7 +99,8 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   // A dial was let go: Python hears of it, and so does a screen reader.
   function release() {
     host.save?.(state);
-    if (shown) live.textContent = panel.summary(shown);
+    announcing = true;
+    schedule();
   }
 
   // The controls follow the state, and a frame is asked for.
@@ -111,7 +116,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     schedule();
   }
 
-  // -- a frame ---------------------------------------------------------------------------------------------------------
+  // -- a frame ------------------------------------------------------------------------------------------------------
 
   function schedule() {
     frame ||= requestAnimationFrame(() => {
@@ -122,9 +127,11 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
           stale = false;
         }
         paint();
+        if (announcing && !stale) live.textContent = panel.summary(shown);
+        announcing &&= stale;
         complain("here", "");
       } catch (error) {
-        complain("here", words.error(error.message));
+        complain("here", words.kit.error(error.message));
         console.error(error);
       }
     });
@@ -134,13 +141,13 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     const at = hear.at();
     if (shown) for (const figure of figures) figure.paint(shown, at, theme, font);
     const reading = [active, ...figures].map((figure) => figure?.read(at)).find(Boolean);
-    const waiting = stale && (host.save ? words.waiting : words.needsKernel)(state.dials.input);
-    label.textContent = waiting || reading?.label || words.hint;
+    const waiting = stale && (host.save ? words.kit.waiting : words.kit.needsKernel)(state.dials.input);
+    label.textContent = waiting || reading?.label || words.kit.hint;
     value.textContent = reading && !waiting ? `= ${reading.value}` : "";
     root.dataset.frames = String(Number(root.dataset.frames ?? 0) + 1);
   }
 
-  // Errors of this side and of Python's, each until it is over.
+  // Errors of this page, of a state that came, and of Python, each until it is over.
   const complaints = {};
   function complain(side, message) {
     complaints[side] = message;
@@ -149,7 +156,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     strip.hidden = !all;
   }
 
-  // -- the page around -------------------------------------------------------------------------------------------------
+  // -- the page around ----------------------------------------------------------------------------------------------
 
   function recolour() {
     const name = isDark(element) ? "dark" : "light";
@@ -172,14 +179,15 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   const unwatch = watchTheme(recolour);
   recolour();
   refresh();
-  if (refusal) complain("python", words.refused(refusal));
+  if (refusal) complain("state", words.kit.refused(refusal));
 
   return {
     show(next) {
       try {
         checked(next, spec, spoken);
+        complain("state", "");
       } catch (error) {
-        complain("python", words.refused(error.message));
+        complain("state", words.kit.refused(error.message));
         return;
       }
       if (JSON.stringify(next) === JSON.stringify(state)) return;
@@ -196,7 +204,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     },
     fail(message) {
       if (message) badge.release();
-      complain("python", message && words.error(message));
+      complain("python", message && words.kit.error(message));
     },
     remove() {
       cancelAnimationFrame(frame);

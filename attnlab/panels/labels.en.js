@@ -1,4 +1,5 @@
-// The kit's own words. Another language is another file of these keys, and one more entry in kit.js.
+// The kit's own words, `words.kit` beside the words of a mechanism. Another language is another file of these keys, and
+// one more entry in kit.js.
 export const en = {
   hint: "Point at a number, or focus a picture and walk with the arrow keys; click or Enter pins it.",
   waiting: (input) => `Waiting for ${input} from Python …`,
@@ -18,6 +19,6 @@ export const en = {
   refused: (message) => `This state was refused: ${message}.`,
   dials: "Dials",
   pictures: "Pictures",
-  heatmap: (title) => `${title}, heatmap. Arrow keys move between cells, Page Up and Page Down between tables, Enter pins.`,
+  heatmap: (title) => `${title}, heatmap. Arrow keys walk over cells, Page Up and Page Down over tables, Enter pins.`,
   chart: (title) => `${title}, chart. Left and right arrow keys move between numbers, Enter pins.`,
 };

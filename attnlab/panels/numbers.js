@@ -1,5 +1,5 @@
-// What every panel computes with: arrays that know their shape, attention over one head, and results that are kept until something changes.
-// T tokens, K and V widths, row-major Float64Array throughout.
+// What every panel computes with: arrays that know their shape, attention over one head, and results that are kept
+// until something changes. T tokens, K and V widths, row-major Float64Array throughout.
 
 // A Float64Array with the property `shape`.
 export function shaped(shape, array = new Float64Array(shape.reduce((n, m) => n * m, 1))) {
@@ -8,9 +8,15 @@ export function shaped(shape, array = new Float64Array(shape.reduce((n, m) => n 
 
 export const scalar = (number) => shaped([], Float64Array.of(number));
 
-export const largest = (array) => array.reduce((most, x) => Math.max(most, x), 0);
+// The largest number, or 0 where there is none above.
+export function largest(array) {
+  let most = 0;
+  for (let i = 0; i < array.length; i++) if (array[i] > most) most = array[i];
+  return most;
+}
 
-// A step of a computation that keeps its last result: step(key, make) calls make() only where a part of the key has changed.
+// A step of a computation that keeps its last result: step(key, make) calls make() only where a part of the key has
+// changed.
 export function step() {
   let last, result;
   return (key, make) => {
@@ -58,20 +64,24 @@ export function distance(x, y) {
   return Math.sqrt(square);
 }
 
+// The inner product of K numbers of x from a on with those of y from b on.
+export function dot(x, a, y, b, K) {
+  let sum = 0;
+  for (const end = a + K; a < end; a++, b++) sum += x[a] * y[b];
+  return sum;
+}
+
 // q k^T [T, T]
 export function dots(q, k, T, K) {
   const out = shaped([T, T]);
   for (let i = 0, at = 0; i < T; i++) {
-    for (let j = 0; j < T; j++, at++) {
-      let sum = 0;
-      for (let c = 0, a = i * K, b = j * K; c < K; c++, a++, b++) sum += q[a] * k[b];
-      out[at] = sum;
-    }
+    for (let j = 0; j < T; j++, at++) out[at] = dot(q, i * K, k, j * K, K);
   }
   return out;
 }
 
-// Attention weights: the rows of scores [T, T] divided by their sums; where causal, a query sees itself and earlier keys.
+// Attention weights: the rows of scores [T, T] divided by their sums; where causal, a query sees itself and earlier
+// keys.
 export function rows(scores, T, causal) {
   const weights = shaped([T, T]);
   for (let i = 0; i < T; i++) {

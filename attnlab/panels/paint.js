@@ -1,5 +1,6 @@
-// Painting on a canvas: heatmaps as small multiples, and charts. Nothing here computes; a picture is data (see pictures.js). Painting returns where
-// things lie, so that the number under the pointer can be told. `at` holds coordinates by axis, such as { query: 3, key: 5 }: what is in focus.
+// Painting on a canvas: heatmaps as small multiples, and charts. Nothing here computes; a picture is data (see
+// pictures.js). Painting returns where things lie, so that the number under the pointer can be told. `at` holds
+// coordinates by axis, such as { query: 3, key: 5 }: what is in focus.
 import { cividis } from "./theme.js";
 
 function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
@@ -9,7 +10,7 @@ function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
   ctx.fillText(words, x, y);
 }
 
-// -- heatmaps --------------------------------------------------------------------------------------------------------
+// -- heatmaps -------------------------------------------------------------------------------------------------------
 
 const EDGE = { left: 18, bottom: 17, top: 2, right: 2 };
 const TILE = { gap: 12, title: 15, foot: 3, bars: 34 };
@@ -54,11 +55,12 @@ function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
   for (let r = 0, at = 0; r < rows; r++) {
     for (let c = 0, from = frame.tile.offset + r * step.row; c < columns; c++, at++, from += step.column) {
       const part = array[from] * gain;
-      pixels[at] = cividis[Math.round(255 * (scale.root ? Math.sqrt(part) : part))];
+      pixels[at] = cividis[(255 * (scale.root ? Math.sqrt(part) : part) + 0.5) | 0];
     }
   }
   pen.putImageData(image, 0, 0);
-  ctx.imageSmoothingEnabled = frame.width * ratio < columns || frame.height * ratio < rows; // blend only what cannot be resolved
+  // blend only what the screen cannot resolve
+  ctx.imageSmoothingEnabled = frame.width * ratio < columns || frame.height * ratio < rows;
   ctx.imageSmoothingQuality = "high";
   ctx.drawImage(stamp, frame.x, frame.y, frame.width, frame.height);
 }
@@ -86,15 +88,24 @@ function paintFocus(ctx, frame, { rows, columns, axes }, at) {
   if (row === null && column === null) return;
   const w = frame.width / columns;
   const h = frame.height / rows;
-  const box = [frame.x + (column ?? 0) * w, frame.y + (row ?? 0) * h, column === null ? frame.width : w, row === null ? frame.height : h];
-  for (const [width, colour] of [[3, "rgba(0,0,0,.75)"], [1.5, "#ffffff"]]) {
+  const box = [
+    frame.x + (column ?? 0) * w,
+    frame.y + (row ?? 0) * h,
+    column === null ? frame.width : w,
+    row === null ? frame.height : h,
+  ];
+  for (const [width, colour] of [
+    [3, "rgba(0,0,0,.75)"],
+    [1.5, "#ffffff"],
+  ]) {
     ctx.lineWidth = width;
     ctx.strokeStyle = colour;
     ctx.strokeRect(...box);
   }
 }
 
-// Words along an axis: the names of its first and last index where there is room, between them its own name or the one in focus.
+// Words along an axis: the names of its first and last index where there is room, between them its own name or the one
+// in focus.
 function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
   const room = (length - ctx.measureText(middle).width) / 2 - 6;
   if (ends.every((end) => ctx.measureText(end).width < room)) {
@@ -104,7 +115,8 @@ function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
   write(ctx, middle, x + length / 2, y, colour, "center");
 }
 
-// picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends, colours, scale, square, bars, word }
+// picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends,
+//            colours, scale: { max, root }, square, bars, word(axis, index), label(at) }
 export function heatmaps(ctx, { width, height, ratio, theme }, picture, at) {
   const frames = arrange(picture, width, height);
   for (const frame of frames) {
@@ -114,14 +126,17 @@ export function heatmaps(ctx, { width, height, ratio, theme }, picture, at) {
     if (belongs(frame.tile, at)) paintFocus(ctx, frame, picture, at);
   }
   const axis = (which, named) => ({
-    middle: (at[picture.axes[which]] !== undefined && picture.word(picture.axes[which], at[picture.axes[which]])) || (named ? picture.names[which] : ""),
+    middle:
+      (at[picture.axes[which]] !== undefined && picture.word(picture.axes[which], at[picture.axes[which]])) ||
+      (named ? picture.names[which] : ""),
     ends: picture.ends[which],
     colour: theme[picture.colours[which]] ?? theme.muted,
     muted: theme.muted,
   });
   const last = frames.at(-1);
   for (const frame of frames) {
-    if (frame.y === last.y) paintAxis(ctx, axis("column", frame === last), frame.x, frame.y + frame.height + 13, frame.width);
+    if (frame.y === last.y)
+      paintAxis(ctx, axis("column", frame === last), frame.x, frame.y + frame.height + 13, frame.width);
   }
   const down = axis("row", true);
   ctx.save();
@@ -143,7 +158,8 @@ export function cellUnder({ frames }, { rows, columns, axes }, x, y) {
   return null;
 }
 
-const tileOf = ({ tiles }, at) => tiles.findIndex((tile) => Object.entries(tile.at).every(([axis, index]) => at[axis] === index));
+const tileOf = ({ tiles }, at) =>
+  tiles.findIndex((tile) => Object.entries(tile.at).every(([axis, index]) => at[axis] === index));
 
 // { label, value } of the cell at these coordinates, or null where they do not name one.
 export function readCell(picture, at) {
@@ -155,7 +171,14 @@ export function readCell(picture, at) {
 }
 
 const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
-const MOVES = { ArrowUp: [-1, 0, 0], ArrowDown: [1, 0, 0], ArrowLeft: [0, -1, 0], ArrowRight: [0, 1, 0], PageUp: [0, 0, -1], PageDown: [0, 0, 1] };
+const MOVES = {
+  ArrowUp: [-1, 0, 0],
+  ArrowDown: [1, 0, 0],
+  ArrowLeft: [0, -1, 0],
+  ArrowRight: [0, 1, 0],
+  PageUp: [0, 0, -1],
+  PageDown: [0, 0, 1],
+};
 
 // The cell that a key moves to, from the first one where none is in focus; null for a key that moves nothing.
 export function nextCell(picture, at, key) {
@@ -170,7 +193,7 @@ export function nextCell(picture, at, key) {
   };
 }
 
-// -- charts ----------------------------------------------------------------------------------------------------------
+// -- charts ---------------------------------------------------------------------------------------------------------
 
 const PLOT = { left: 34, right: 12, top: 16, bottom: 32 };
 
@@ -200,7 +223,8 @@ const layers = {
     ctx.beginPath();
     for (let i = 0; i < x.length; i++) ctx.lineTo(along(x[i]), up(y[i]));
     ctx.stroke();
-    if (dots) for (let i = 0; i < x.length; i++) layers.dot(ctx, { x: x[i], y: y[i], colour, size: dots }, along, up, theme);
+    if (dots)
+      for (let i = 0; i < x.length; i++) layers.dot(ctx, { x: x[i], y: y[i], colour, size: dots }, along, up, theme);
   },
   dot(ctx, { x, y, colour, size }, along, up, theme) {
     ctx.fillStyle = theme[colour];
@@ -231,9 +255,15 @@ function paintAxes(ctx, x, y, frame, along, up, theme) {
   write(ctx, y.name, frame.x + 4, 10, theme.muted);
 }
 
-// picture: { x: { domain, log, ticks: [[value, word]], name }, y: the same, layers: [{ type, ... }], marks: [{ x, y, at(i), find(at) }] }
+// picture: { x: { domain, log, ticks: [[value, word]], name }, y: the same, layers: [{ type, ... }],
+//            marks: [{ x, y, at(i), find(at) }], walk: { axis, size }, read(at) }; marks are what can be pointed at
 export function chart(ctx, { width, height, theme }, picture, at) {
-  const frame = { x: PLOT.left, y: PLOT.top, width: width - PLOT.left - PLOT.right, height: height - PLOT.top - PLOT.bottom };
+  const frame = {
+    x: PLOT.left,
+    y: PLOT.top,
+    width: width - PLOT.left - PLOT.right,
+    height: height - PLOT.top - PLOT.bottom,
+  };
   const along = scaleOf(picture.x, frame.x, frame.x + frame.width);
   const up = scaleOf(picture.y, frame.y + frame.height, frame.y);
   paintAxes(ctx, picture.x, picture.y, frame, along, up, theme);

@@ -1,5 +1,5 @@
-// Pictures that several mechanisms show. A picture is data for paint.js: a heatmap's cells or a chart's layers, the words around them, and what a
-// number in it is called.
+// Pictures that several mechanisms show. A picture is data for paint.js: a heatmap's cells or a chart's layers, the
+// words around them, and what a number in it is called.
 
 const visible = (word) => word.replaceAll("\n", "⏎").trim() || "␣";
 
@@ -13,7 +13,8 @@ export function naming(tokens, words) {
   };
 }
 
-// A matrix over (query, key). `max` is shared by all matrices on one scale; the square root lets small weights show beside large ones.
+// A matrix over (query, key). `max` is shared by all matrices on one scale; the square root lets small weights show
+// beside large ones.
 export function pairMatrix({ title, caption, array, max, about, named, words }) {
   const [T] = array.shape;
   return {
@@ -35,6 +36,15 @@ export function pairMatrix({ title, caption, array, max, about, named, words }) 
   };
 }
 
+// An axis of a chart; ticks are [value, word].
+export const axis = (name, domain, ticks, log = false) => ({ name, domain, ticks, log });
+
+// An index that lies in a list of this size, or null; a pinned one may be from other dials.
+export const inside = (index, size) => (index < size ? index : null);
+
+// A layer of words that starts at [x, y], or ends there with align = "right".
+export const label = (words, at, colour, align = "left") => ({ type: "label", label: words, at, colour, align });
+
 const raised = (number) => [...String(number)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 
 export const power = (letter, exponent) => letter + raised(exponent);
@@ -45,5 +55,5 @@ export function decades(numbers, name) {
   const low = Math.floor(Math.min(...exponents));
   const high = Math.max(Math.ceil(Math.max(...exponents)), low + 1);
   const ticks = Array.from({ length: high - low + 1 }, (_, n) => [10 ** (low + n), power("10", low + n)]);
-  return { domain: [10 ** low, 10 ** high], log: true, ticks, name };
+  return axis(name, [10 ** low, 10 ** high], ticks, true);
 }

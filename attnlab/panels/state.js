@@ -1,4 +1,5 @@
-// The one shared object: { version, dials, selection, language }. A state is taken whole or refused with a sentence; panels/__init__.py refuses the same.
+// The one shared object: { version, dials, selection, language }. A state is taken whole or refused with a sentence;
+// panels/__init__.py refuses the same.
 
 export function defaults(spec) {
   return {

@@ -3,7 +3,7 @@ export const style = `
 .attnlab { container-type: inline-size; max-width: 1080px; color: var(--al-ink); font: 14px/1.4 var(--jp-ui-font-family, system-ui, -apple-system, "Segoe UI", sans-serif);
   font-variant-numeric: tabular-nums lining-nums; text-align: left; }
 .attnlab * { box-sizing: border-box; }
-.attnlab i { font-family: "STIX Two Math", Cambria, Georgia, "Times New Roman", serif; font-size: 1.06em; }
+.attnlab i { line-height: 0; font-family: "STIX Two Math", Cambria, Georgia, "Times New Roman", serif; font-size: 1.06em; }
 .attnlab [hidden] { display: none; }
 .al-body { display: grid; grid-template-columns: minmax(0, 1fr); gap: 14px 28px; padding: 10px 2px 6px; }
 .al-title { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 12px; margin: 0; padding-bottom: 6px; border-bottom: 1px solid var(--al-line); }
@@ -43,22 +43,23 @@ export const style = `
 .al-heatmap canvas { aspect-ratio: 1; }
 .al-chart canvas { aspect-ratio: 1.15; }
 .attnlab .al-wide canvas { aspect-ratio: auto; height: 184px; }
-.attnlab figcaption { display: flex; flex-direction: column; gap: 2px; min-height: 50px; padding-top: 4px; }
-.attnlab .al-wide figcaption { flex-flow: row-reverse wrap; justify-content: space-between; gap: 2px 20px; min-height: 18px; }
+.attnlab figcaption { display: flex; flex-direction: column; gap: 2px; min-height: 54px; padding-top: 4px; }
+.attnlab .al-wide figcaption { flex-flow: row wrap; gap: 2px 20px; min-height: 18px; }
+.al-wide .al-scale { order: 1; margin-left: auto; }
 .al-scale { display: inline-flex; align-items: center; gap: 5px; white-space: nowrap; }
 .al-scale::before { content: attr(data-low); }
 .al-scale::after { content: attr(data-high); }
 .al-scale b { width: 52px; height: 7px; background: var(--al-cividis); }
 .al-alarm { color: var(--al-errorText); }
+.al-verify .al-note { min-height: 49px; }
 .al-verify { display: grid; gap: 6px; align-content: start; }
-.al-verify dl { margin: 0; font-size: 12px; line-height: 1.35; }
-.al-verify dt { display: flex; justify-content: space-between; gap: 8px; padding-top: 4px; border-top: 1px solid var(--al-faint); font-weight: 600; }
-.al-verify dt span { font-weight: 400; }
-.al-verify dd { margin: 0; padding-bottom: 4px; color: var(--al-muted); overflow-wrap: anywhere; }
+.al-verify [role=listitem] { padding: 4px 0; border-top: 1px solid var(--al-faint); color: var(--al-muted); font-size: 12px; line-height: 1.35; overflow-wrap: anywhere; }
+.al-impl { display: flex; justify-content: space-between; gap: 8px; color: var(--al-ink); }
 .al-verify .al-yes { color: var(--al-valueText); } .al-verify .al-no { color: var(--al-errorText); }
-.al-verify.al-stale dl { opacity: .5; }
+.al-verify.al-stale [role=list] { opacity: .5; }
 .al-error { margin-top: 8px; padding: 6px 10px; border-left: 3px solid var(--al-error); color: var(--al-errorText); overflow-wrap: anywhere; white-space: pre-wrap; }
 .al-unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+@container (max-width: 759px) { .attnlab .al-third figcaption { min-height: 70px; } }
 @container (min-width: 520px) { .al-dials { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 @container (min-width: 760px) {
   .al-body { grid-template-columns: 178px minmax(0, 1fr); grid-template-rows: auto auto 1fr; }
@@ -71,6 +72,7 @@ export const style = `
   .al-figures { gap: 14px 8px; }
   .attnlab figure.al-chart { grid-column: span 6; }
   .al-chart canvas { aspect-ratio: 1.6; }
+  .attnlab .al-chart figcaption { min-height: 36px; }
   .attnlab figcaption { font-size: 11px; }
   .al-third .al-scale b { width: 24px; }
   .attnlab .al-wide canvas { height: 220px; }

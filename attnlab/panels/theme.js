@@ -1,5 +1,6 @@
-// Colours. One meaning each, in every panel: query, key, value, error or counterexample; the reference is drawn in the text colour (ink).
-// Okabe and Ito's palette; where small text needs more contrast the same hue is darkened (light page) or lightened (dark page).
+// Colours. One meaning each, in every panel: query, key, value, error or counterexample; the reference is drawn in the
+// text colour (ink). Okabe and Ito's palette; where small text needs more contrast the same hue is darkened (light
+// page) or lightened (dark page).
 
 export const themes = {
   light: {

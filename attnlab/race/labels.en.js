@@ -1,4 +1,5 @@
-// The words of the RACE panel; *letters* stand in italics. The dials are named by params.py, or in another language by `dialLabels` here.
+// The words of the RACE panel; *letters* stand in italics. The dials are named by params.py, or in another language by
+// `dialLabels` here.
 export const en = {
   title: "RACE attention",
   subtitle: "arXiv:2510.04008v5 · tokens vote through soft random buckets instead of meeting in pairs",
@@ -14,10 +15,13 @@ export const en = {
   weight: (which, query, key) => `${which} weight of ${key} for ${query}`,
   buckets: {
     title: "Buckets",
-    caption: "Share of each token in each of the 2*ᴾ* buckets; bars: the mass that the keys leave there. Algorithm 1, p. 5.",
+    caption: "Share of each token in each of the 2*ᴾ* buckets; bars: the mass of the keys there. Algorithm 1, p. 5.",
     share: (token, table, bucket) => `share of ${token} in ${table}, ${bucket}`,
   },
-  softmax: { title: () => "Softmax", caption: "exp(*q·k*/√*d*), rows sum to 1: the attention everybody knows. Fig. 3, p. 6." },
+  softmax: {
+    title: () => "Softmax",
+    caption: "exp(*q·k*/√*d*), rows sum to 1: the attention everybody knows. Fig. 3, p. 6.",
+  },
   angular: {
     title: (kernel) => `Angular, ${kernel}`,
     caption: "*κ* = 1 − angle/π to the power *P*: what RACE estimates. Eqs. 3–4, p. 6.",
@@ -35,13 +39,12 @@ export const en = {
   },
   error: {
     title: "Output error",
-    caption: "‖*Ô − O*‖ of RACE against angular, over ‖*V*‖. Dashed: Theorem 2’s rate, p. 8; for unit *q*, *k*, no mask.",
+    caption: "rms(*Ô − O*) / ‖*V*‖ against angular. Dashed: Theorem 2’s rate (unit *q*, *k*, no mask), p. 8.",
     x: "tables L",
     y: "error",
     measured: "measured",
     rate: "rate, constant chosen",
     at: (L) => `output error with ${L} table${L === 1 ? "" : "s"}`,
-    here: (error, L) => `${error} at L = ${L}`,
   },
   lemma: {
     title: "Where Lemma 10 fails",
@@ -50,7 +53,7 @@ export const en = {
     x: "sharpness β",
     y: "planes P",
     border: (region, P) => `Lemma 10 fails (${region}) at P = ${P} below sharpness`,
-    everyDraw: "Lemma 10 (p. 24) fails here in every draw: identical unit vectors have *S* = 1, yet *Ŝ* < ½ whatever *L* is.",
+    everyDraw: "Lemma 10 (p. 24) fails here in every draw: identical unit vectors have *S* = 1, yet *Ŝ* < ½ for all *L*.",
     manyTables: "Lemma 10 (p. 24) fails here as tables are added: where *S* = 1, *Ŝ* tends to a mean below ½.",
     neither: "These dials lie outside both regions where Lemma 10 (p. 24) fails for identical vectors.",
   },

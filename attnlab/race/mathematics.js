@@ -1,27 +1,56 @@
 // The mathematics of the RACE panel in doubles: the twin of view.py, with the same names and shapes.
 // P planes, L tables, R = 2^P buckets, T tokens, K the width of q, k and v, beta is `sharpness`.
 import { normal } from "../panels/draws.js";
-import { distance, dots, halves, mix, norm, rows, scalar, shaped, softmax, step, unit } from "../panels/numbers.js";
+import { distance, dot, dots, mix, norm, rows, softmax, unit } from "../panels/numbers.js";
+import { halves, scalar, shaped, step } from "../panels/numbers.js";
 
-// -- inputs ----------------------------------------------------------------------------------------------------------
+// -- inputs ---------------------------------------------------------------------------------------------------------
 
 const cluster = (t, T, toy) => Math.floor((t * toy.clusters) / T);
 
+// Everything that a seed draws, at the dials' largest sizes: smaller ones are the beginnings of rows and columns, so
+// only a new seed draws anew.
+function drawAll(seed, { toy, dials, error }) {
+  const largest = Object.fromEntries(dials.map(({ name, high }) => [name, high]));
+  const most = Math.max(...error.tables);
+  const rows = {
+    planes: Array.from({ length: most * largest.planes }, (_, n) => {
+      return toy.planes_per_table * Math.floor(n / largest.planes) + (n % largest.planes);
+    }),
+    centres: toy.clusters,
+    "value centres": toy.clusters,
+    queries: largest.tokens,
+    keys: largest.tokens,
+    values: largest.tokens,
+  };
+  const drawn = Object.fromEntries(
+    Object.entries(rows).map(([name, count]) => [name, normal(seed, toy.streams[name], count, largest.head_width)]),
+  );
+  return { ...drawn, width: largest.head_width, planesPerTable: largest.planes };
+}
+
+// The first K numbers of the given rows of `width` numbers.
+function cut(x, rows, width, K) {
+  const out = new Float64Array(rows.length * K);
+  rows.forEach((row, n) => out.set(x.subarray(row * width, row * width + K), n * K));
+  return out;
+}
+
+const count = (n) => Array.from({ length: n }, (_, i) => i);
+
 // Tokens in clusters, in order: q and k unit vectors around one centre, v noise around another (params.py).
-function toyInputs({ tokens: T, head_width: K, seed }, toy) {
-  const centre = unit(normal(seed, toy.streams.centres, toy.clusters, K), K);
-  const mean = normal(seed, toy.streams["value centres"], toy.clusters, K);
-  const around = (centres, name, spread) => {
-    const x = normal(seed, toy.streams[name], T, K);
-    for (let t = 0, at = 0; t < T; t++) {
-      const from = cluster(t, T, toy) * K;
-      for (let i = 0; i < K; i++, at++) x[at] = centres[from + i] + spread * x[at];
-    }
+function toyInputs({ tokens: T, head_width: K }, drawn, toy) {
+  const own = count(T).map((t) => cluster(t, T, toy));
+  const take = (name, rows) => cut(drawn[name], rows, drawn.width, K);
+  const around = (centres, noise, spread) => {
+    const x = take(noise, count(T));
+    for (let at = 0; at < x.length; at++) x[at] = centres[at] + spread * x[at];
     return x;
   };
+  const centres = unit(take("centres", own), K);
   const near = toy.spread / Math.sqrt(K);
-  const [q, k] = ["queries", "keys"].map((name) => unit(around(centre, name, near), K));
-  return { q, k, v: around(mean, "values", toy.spread) };
+  const [q, k] = ["queries", "keys"].map((name) => unit(around(centres, name, near), K));
+  return { q, k, v: around(take("value centres", own), "values", toy.spread) };
 }
 
 // The beginning of the window of a real head that Python sent.
@@ -43,24 +72,14 @@ export function tokenNames({ dials }, data, { toy }) {
 // Whether the state asks for a real head that has not come yet.
 export const missing = ({ dials }, data, { toy }) => dials.input !== toy.input && data?.input !== dials.input;
 
-// -- soft bits, features, scores -------------------------------------------------------------------------------------
-
-// The planes of `most` tables [L, P, K]; a table's rows of the stream do not depend on P or K.
-function drawPlanes(seed, most, P, K, toy) {
-  const numbers = Array.from({ length: most * P }, (_, n) => toy.planes_per_table * Math.floor(n / P) + (n % P));
-  return normal(seed, toy.streams.planes, numbers, K);
-}
+// -- soft bits, features, scores ------------------------------------------------------------------------------------
 
 // tanh(W x) as [L, T, P], so that the numbers of one table lie together.
 function project(x, W, L, T, P, K) {
   const u = new Float64Array(L * T * P);
   for (let l = 0, at = 0; l < L; l++) {
     for (let t = 0; t < T; t++) {
-      for (let p = 0; p < P; p++, at++) {
-        let sum = 0;
-        for (let i = 0, a = t * K, b = (l * P + p) * K; i < K; i++, a++, b++) sum += x[a] * W[b];
-        u[at] = Math.tanh(sum);
-      }
+      for (let p = 0; p < P; p++, at++) u[at] = Math.tanh(dot(x, t * K, W, (l * P + p) * K, K));
     }
   }
   return u;
@@ -73,7 +92,8 @@ function softBits(u, beta) {
   for (let i = 0; i < u.length; i++) {
     const e = Math.exp(-2 * beta * Math.abs(u[i]));
     const likely = 1 / (1 + e);
-    [set[i], unset[i]] = u[i] > 0 ? [likely, e * likely] : [e * likely, likely];
+    set[i] = u[i] > 0 ? likely : e * likely;
+    unset[i] = u[i] > 0 ? e * likely : likely;
   }
   return { set, unset };
 }
@@ -107,19 +127,19 @@ function massOf(phi) {
 }
 
 // sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P.
-function addTable(sum, q, k, l, T, P) {
+function addTable(sum, { set: qSet, unset: qUnset }, { set: kSet, unset: kUnset }, l, T, P) {
   const from = l * T * P;
   for (let i = 0, at = 0; i < T; i++) {
     const a = from + i * P;
-    for (let j = 0, b = from; j < T; j++, at++, b += P) {
+    for (let j = 0, b = from; j < T; j++, at++) {
       let product = 1;
-      for (let p = 0; p < P; p++) product *= q.set[a + p] * k.set[b + p] + q.unset[a + p] * k.unset[b + p];
+      for (let p = a; p < a + P; p++, b++) product *= qSet[p] * kSet[b] + qUnset[p] * kUnset[b];
       sum[at] += product;
     }
   }
 }
 
-// -- theory ----------------------------------------------------------------------------------------------------------
+// -- theory ---------------------------------------------------------------------------------------------------------
 
 // E[a(g1) a(g2)] and E[a^2(g1) a^2(g2)] at angles 0, pi/steps, ..., pi, with a = tanh(beta tanh g): the rule of
 // theory.py. An angle is a whole number of the circle's points, and after pi the integrand repeats up to the sign of
@@ -137,13 +157,8 @@ function pairMoments(beta, { steps, points, radius, weight }) {
       square[t] = square[t + half] = a[t] * a[t];
     }
     for (let n = 0; n <= steps / 2; n++) {
-      let [one, two] = [0, 0];
-      for (let t = half, from = half - n * shift; t < points; t++, from++) {
-        one += a[t] * a[from];
-        two += square[t] * square[from];
-      }
-      aa[n] += (weight[m] * one) / half;
-      aabb[n] += (weight[m] * two) / half;
+      aa[n] += (weight[m] * dot(a, half, a, half - n * shift, half)) / half;
+      aabb[n] += (weight[m] * dot(square, half, square, half - n * shift, half)) / half;
     }
   }
   for (let n = 0; n < steps / 2; n++) [aa[steps - n], aabb[steps - n]] = [-aa[n], aabb[n]];
@@ -186,21 +201,30 @@ function errors(error_output, { tables, delta }, P, beta, T) {
   };
 }
 
-// -- every view ------------------------------------------------------------------------------------------------------
+// -- every view -----------------------------------------------------------------------------------------------------
 
 // A function (state, data) -> views that keeps its intermediate results, so that a dial recomputes what depends on it.
 export function computer(spec) {
   const { toy, real_width, error, band } = spec;
   const most = Math.max(...error.tables);
-  const [planes, inputs, directions, projections, bits, targets, estimates, buckets, moments] = Array.from({ length: 9 }, step);
+  const [draws, planes, inputs, directions, projections, bits, targets, estimates, buckets, moments] = Array.from(
+    { length: 10 },
+    step,
+  );
 
   return ({ dials }, data) => {
     const { planes: P, tables: L, sharpness: beta, tokens: T, seed, causal, normalize } = dials;
     const isToy = dials.input === toy.input;
     const K = isToy ? dials.head_width : real_width;
 
-    const W = planes([seed, P, K], () => drawPlanes(seed, most, P, K, toy));
-    const given = inputs(isToy ? [T, K, seed] : [T, data], () => (isToy ? toyInputs(dials, toy) : realInputs(T, data)));
+    const drawn = draws([seed], () => drawAll(seed, spec));
+    const W = planes([drawn, P, K], () => {
+      const numbers = count(most * P).map((n) => Math.floor(n / P) * drawn.planesPerTable + (n % P)); // [L, P, K]
+      return cut(drawn.planes, numbers, drawn.width, K);
+    });
+    const given = inputs([T, K, isToy ? drawn : data], () =>
+      isToy ? toyInputs(dials, drawn, toy) : realInputs(T, data),
+    );
     const { q, k, v } = given;
     const unitary = directions([given], () => ({ q: unit(q, K), k: unit(k, K) }));
     const u = projections([W, given, normalize], () => {
@@ -211,8 +235,15 @@ export function computer(spec) {
 
     // what RACE is held against: softmax, the angles, angular attention of power P
     const target = targets([given, causal, P], () => {
-      const pair_angle = shaped([T, T], dots(unitary.q, unitary.k, T, K).map((c) => Math.acos(Math.min(1, Math.max(-1, c)))));
-      const angular = rows(pair_angle.map((angle) => (1 - angle / Math.PI) ** P), T, causal);
+      const pair_angle = shaped(
+        [T, T],
+        dots(unitary.q, unitary.k, T, K).map((c) => Math.acos(Math.min(1, Math.max(-1, c)))),
+      );
+      const angular = rows(
+        pair_angle.map((angle) => (1 - angle / Math.PI) ** P),
+        T,
+        causal,
+      );
       return { softmax: softmax(q, k, T, K, causal), angular, pair_angle, out_angular: mix(angular, v, T, K) };
     });
 
@@ -224,7 +255,11 @@ export function computer(spec) {
       let pair_score;
       for (let l = 1; l <= most; l++) {
         addTable(sum, soft.q, soft.k, l - 1, T, P);
-        if (l === L) pair_score = shaped([T, T], sum.map((s) => s / L));
+        if (l === L)
+          pair_score = shaped(
+            [T, T],
+            sum.map((s) => s / L),
+          );
         if (error.tables.includes(l)) error_output.push(away(mix(rows(sum, T, causal), v, T, K)));
       }
       const race = rows(pair_score, T, causal);

@@ -1,0 +1,188 @@
+// The live view of RACE: what is shown of the numbers in mathematics.js, and where.
+import { largest } from "../panels/numbers.js";
+import { axis, decades, inside, label, naming, pairMatrix, power } from "../panels/pictures.js";
+import { computer, missing, tokenNames } from "./mathematics.js";
+import { en } from "./labels.en.js";
+
+const nameTokens = ({ state, data, spec, words }) => naming(tokenNames(state, data, spec), words);
+
+// One tile a table: buckets down, tokens across, and beside it the mass of each bucket.
+function buckets(context) {
+  const { views, state, words } = context;
+  const named = nameTokens(context);
+  const side = state.selection.features === "keys" ? "key" : "query";
+  const array = side === "key" ? views.phi_k : views.phi_q;
+  const [L, T, R] = array.shape;
+  return {
+    title: words.buckets.title,
+    caption: words.buckets.caption,
+    array,
+    rows: R,
+    columns: T,
+    step: { row: 1, column: R },
+    tiles: Array.from({ length: L }, (_, l) => {
+      return { offset: l * T * R, bars: l * R, title: words.table(l), at: { table: l } };
+    }),
+    axes: { row: "bucket", column: side },
+    names: { row: words.bucket, column: words[side] },
+    ends: { row: ["0", String(R - 1)], column: named.ends },
+    colours: { column: `${side}Text` },
+    scale: { max: largest(array) },
+    bars: { array: views.mass, max: largest(views.mass), colour: "key" },
+    word: (axis, index) => (axis === "bucket" ? `${words.bucket} ${index}` : named.known(axis, index)),
+    label(at) {
+      const corner = words.corner(at.bucket, state.dials.planes);
+      return words.buckets.share(named.name(side, at[side]), words.table(at.table), corner);
+    },
+  };
+}
+
+// Softmax, angular and RACE weights of the same tokens on one scale.
+const matrix = (which) => (context) => {
+  const { views, state, words } = context;
+  return pairMatrix({
+    title: words[which].title(power("*κ*", state.dials.planes)),
+    caption: words[which].caption,
+    array: views[which],
+    max: Math.max(...[views.softmax, views.angular, views.race].map(largest)),
+    about: (query, key) => words.weight(which, query, key),
+    named: nameTokens(context),
+    words,
+  });
+};
+
+// S_hat of every pair against its angle, on the exact band of unit vectors. Where Lemma 10 fails, the shortfall at
+// angle 0 is marked.
+function band(context) {
+  const { views, words } = context;
+  const { band_angle: angle, band_mean: mean, band_sd: sd, band_target: target, pair_angle, pair_score } = views;
+  const [T] = pair_angle.shape;
+  const named = nameTokens(context);
+  const pairOf = (at) => (at.query < T && at.key < T ? at.query * T + at.key : null);
+  const [low, high] = [-1, 1].map((side) => mean.map((m, i) => m + side * sd[i]));
+  const layers = [
+    { type: "band", x: angle, low, high, colour: "muted", alpha: 0.25 },
+    { type: "points", x: pair_angle, y: pair_score, colour: "ink", alpha: 0.22 },
+    { type: "line", x: angle, y: mean, colour: "muted", width: 1.2, dash: [4, 3] },
+    { type: "line", x: angle, y: target, colour: "ink" },
+    label(words.band.mean, [angle[40], mean[40] + 0.14], "muted"),
+    label(words.band.target, [angle[17], target[14]], "ink"),
+  ];
+  const shortfall = { type: "line", x: [0, 0], y: [mean[0], 1], colour: "error", width: 4 };
+  if (views.lemma10_large_tables[0]) layers.push(shortfall);
+  return {
+    title: words.band.title,
+    caption: words.band.caption,
+    x: axis(words.band.x, [0, Math.PI], [[0, "0"], [Math.PI / 2, "π/2"], [Math.PI, "π"]]),
+    y: axis(words.band.y, [0, 1], [[0, "0"], [0.5, "½"], [1, "1"]]),
+    layers,
+    marks: [
+      { x: pair_angle, y: pair_score, at: (i) => ({ query: Math.floor(i / T), key: i % T }), find: pairOf },
+      { x: angle, y: mean, at: (i) => ({ angle: i }), find: (at) => inside(at.angle, angle.length) },
+    ],
+    walk: { axis: "angle", size: angle.length },
+    read(at) {
+      const pair = pairOf(at);
+      if (pair !== null) {
+        const [query, key] = [named.name("query", at.query), named.name("key", at.key)];
+        return { label: words.band.pair(query, key, pair_angle[pair].toFixed(3)), value: pair_score[pair] };
+      }
+      if (inside(at.angle, angle.length) === null) return null;
+      return { label: words.band.angle(angle[at.angle].toFixed(3)), value: mean[at.angle] };
+    },
+  };
+}
+
+// The error for nested numbers of tables of one draw, and the dial's own number of tables on it.
+function error({ views, state, words }) {
+  const { error_tables: tables, error_output: measured, error_rate: rate } = views;
+  const last = tables.length - 1;
+  const here = views.error_here[0];
+  const y = decades([...measured, ...rate], words.error.y);
+  const [foot, top] = y.domain;
+  const shifted = (number, part) => Math.max(number * (top / foot) ** part, foot); // by a part of the axis, up or down
+  return {
+    title: words.error.title,
+    caption: words.error.caption,
+    headline: here.toPrecision(3),
+    x: axis(words.error.x, [tables[0], tables[last]], Array.from(tables, (L) => [L, String(L)]), true),
+    y,
+    layers: [
+      { type: "line", x: tables, y: rate, colour: "ink", width: 1.2, dash: [5, 4] },
+      { type: "line", x: tables, y: measured.map((e) => Math.max(e, foot)), colour: "error", width: 2, dots: 3 },
+      { type: "dot", x: state.dials.tables, y: Math.max(here, foot), colour: "error", size: 5 },
+      label(words.error.rate, [tables[last], shifted(rate[2], 0.03)], "ink", "right"),
+      label(words.error.measured, [tables[last], shifted(measured[last], -0.12)], "errorText", "right"),
+    ],
+    marks: [{ x: tables, y: measured, at: (i) => ({ tables: i }), find: (at) => inside(at.tables, tables.length) }],
+    walk: { axis: "tables", size: tables.length },
+    read({ tables: n }) {
+      return inside(n, tables.length) === null ? null : { label: words.error.at(tables[n]), value: measured[n] };
+    },
+  };
+}
+
+const verdict = ({ views, words }) => {
+  if (views.lemma10_every_draw[0]) return words.lemma.everyDraw;
+  return views.lemma10_large_tables[0] ? words.lemma.manyTables : words.lemma.neither;
+};
+
+// The map of all dials (sharpness, planes): where the lemma fails, and where the reader stands.
+function lemma(context) {
+  const { views, state, spec, words } = context;
+  const { every_draw: every, large_tables: many } = spec.lemma10;
+  const { low, high } = spec.dials.find(({ name }) => name === "sharpness");
+  const most = every.length;
+  const borders = [...every, ...many];
+  const seen = borders.map((border) => Math.max(border, low));
+  const planes = borders.map((_, n) => (n % most) + 1);
+  const bars = seen.map((border, n) => {
+    return { type: "box", x: [low, border], y: [planes[n] - 0.42, planes[n] + 0.42], colour: "error", alpha: 0.24 };
+  });
+  const ticks = [[low, `1/${1 / low}`], [0.25, "¼"], [1, "1"], [4, "4"], [high, String(high)]];
+  const fails = views.lemma10_large_tables[0] > 0; // the other region lies inside
+  return {
+    title: words.lemma.title,
+    caption: verdict(context),
+    alarm: fails,
+    x: axis(words.lemma.x, [low, high], ticks, true),
+    y: axis(words.lemma.y, [0.5, most + 0.5], every.map((_, n) => [n + 1, String(n + 1)])),
+    layers: [
+      ...bars,
+      { type: "dot", x: state.dials.sharpness, y: state.dials.planes, colour: fails ? "error" : "ink", size: 5 },
+      label(words.lemma.every, [low * 1.3, most - 0.2], "ink"),
+      label(words.lemma.many, [high, most - 0.2], "ink", "right"),
+    ],
+    marks: [{ x: seen, y: planes, at: (n) => ({ border: n }), find: (at) => inside(at.border, borders.length) }],
+    walk: { axis: "border", size: borders.length },
+    read({ border: n }) {
+      if (inside(n, borders.length) === null) return null;
+      const region = n < most ? words.lemma.every : words.lemma.many;
+      return { label: words.lemma.border(region, planes[n]), value: borders[n] };
+    },
+  };
+}
+
+export const panel = {
+  languages: { en },
+  computer,
+  missing,
+  figures: [
+    { id: "buckets", kind: "heatmap", wide: true, option: "features", picture: buckets },
+    { id: "softmax", kind: "heatmap", picture: matrix("softmax") },
+    { id: "angular", kind: "heatmap", picture: matrix("angular") },
+    { id: "race", kind: "heatmap", picture: matrix("race") },
+    { id: "band", kind: "chart", picture: band },
+    { id: "error", kind: "chart", picture: error },
+    { id: "lemma", kind: "chart", picture: lemma },
+  ],
+  // dials that mean nothing in this state: why, and the value in force
+  disabled({ dials }, words, { toy, real_width }) {
+    return dials.input === toy.input ? {} : { head_width: { why: words.realWidth, instead: real_width } };
+  },
+  // what a screen reader hears when a dial is released
+  summary(context) {
+    const { views, state, words } = context;
+    return words.summary(views.error_here[0].toPrecision(3), state.dials.tables, verdict(context));
+  },
+};

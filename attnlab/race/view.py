@@ -1,0 +1,162 @@
+"""What the RACE panel shows, as plain arrays; `computer` in mathematics.js returns the same names, shapes and numbers.
+
+phi_k, phi_q [L, T, R]                            share of each token in each bucket
+mass [L, R]                                       what the keys leave in each bucket
+softmax, angular, race [T, T]                     attention weights, rows summing to 1
+out, out_angular [T, V]                           what RACE and angular attention return
+pair_angle, pair_score [T, T]                     angle in radians and S_hat of every (query, key), unmasked
+band_angle, band_mean, band_sd, band_target [65]  S_hat of unit vectors, exactly, and kappa^P
+error_tables, error_output, error_rate [7]        output error for nested numbers of tables, and Theorem 2's rate
+error_here []                                     output error with the dial's own number of tables
+lemma10_every_draw, lemma10_large_tables []       1 where planes and sharpness lie in that failure region, else 0
+"""
+
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from attnlab.arrays import Array, Float
+from attnlab.dense import softmax_weights, visible
+from attnlab.race import reference, theory
+from attnlab.race.params import CLUSTERS, INPUTS, PLANES_PER_TABLE, SPREAD, STREAMS, RaceParams, draw_planes
+
+__all__ = ["ERROR_TABLES", "compute", "data", "spec", "verification"]
+
+ERROR_TABLES = 2 ** np.arange(7)  # 1, 2, 4, ..., 64: each draw contains the smaller ones
+BAND_STEPS = 64
+DELTA = 0.05  # of Theorem 2's probability 1 - delta
+
+
+def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
+    """Every view of these dials, float64."""
+    q, k, v, _ = params.inputs()
+    P, L, beta, T = params.planes, params.tables, params.sharpness, params.tokens
+    seen = visible(T, T, causal=params.causal)
+    trace = reference.trace(q, k, v, params.draw_planes(), beta, causal=params.causal, normalize=params.normalize)
+    angular = _rows(reference.angular_scores(q, k, P)[0, 0] * seen)
+    out_angular = reference.angular_attention(q, k, v, P, causal=params.causal)[0, :, 0]
+    cosine = np.clip(reference.unit(q)[0, :, 0] @ reference.unit(k)[0, :, 0].T, -1, 1)
+
+    angles = np.pi * np.arange(BAND_STEPS + 1) / BAND_STEPS
+    band = theory.band(angles, P, L, beta)
+    out = trace.out[0, :, 0]
+    error = _nested_errors(params, q, k, v, seen, out_angular)
+    rate = theory.theorem2_rate(P, ERROR_TABLES, beta, T, DELTA)
+    every_draw, many_tables = theory.lemma10_fails(P, beta)
+    return {
+        "phi_k": trace.phi_k[0, :, 0].swapaxes(0, 1),
+        "phi_q": trace.phi_q[0, :, 0].swapaxes(0, 1),
+        "mass": trace.mass[0, 0],
+        "softmax": softmax_weights(q, k, causal=params.causal)[0, 0],
+        "angular": angular,
+        "race": trace.weights[0, 0],
+        "pair_angle": np.arccos(cosine),
+        "pair_score": trace.scores[0, 0],
+        "band_angle": angles,
+        "band_mean": band.mean,
+        "band_sd": band.sd,
+        "band_target": band.target,
+        "lemma10_every_draw": np.array(float(every_draw)),
+        "lemma10_large_tables": np.array(float(many_tables)),
+        "error_tables": ERROR_TABLES.astype(np.float64),
+        "error_output": error,
+        "error_rate": rate * np.max(error / rate),  # the theorem's constant is open: this one touches from above
+        "error_here": np.asarray(_error(out, out_angular, v)),
+        "out": out,
+        "out_angular": out_angular,
+    }
+
+
+def data(params: RaceParams) -> dict[str, Any] | None:
+    """What the browser cannot recompute: None for toy tokens; of a real head q, k, v as float16 bytes and its tokens.
+
+    [T, K] is the longest window that the dial allows; a shorter one is its beginning.
+    """
+    if params.input == INPUTS[0]:
+        return None
+    longest = RaceParams(input=params.input, tokens=_highest("tokens")).inputs()
+    arrays = {name: getattr(longest, name)[0, :, 0].astype("<f2").tobytes() for name in "qkv"}
+    return {"input": params.input, "width": params.width, "tokens": list(longest.tokens), **arrays}
+
+
+def verification(params: RaceParams) -> tuple[dict[str, Any], int]:
+    """The arguments of `attention` for these dials, and how many terms an output adds up: T keys, then L R buckets."""
+    q, k, v, _ = params.inputs()
+    arguments = {"q": q, "k": k, "v": v, "planes": params.draw_planes(), "sharpness": params.sharpness}
+    return arguments | {
+        "causal": params.causal,
+        "normalize": params.normalize,
+    }, params.tokens + params.tables * params.buckets
+
+
+def spec() -> dict[str, Any]:
+    """All that panel.js has to know, as JSON: dials, streams of the draws, rule of the integral, Lemma 10's borders."""
+    radius, weight = theory.radial_rule()
+    return {
+        "mechanism": "race",
+        "version": 1,
+        "dials": _dials(),
+        "options": {"features": ["keys", "queries"]},
+        "axes": ["query", "key", "table", "bucket", "angle", "tables", "border"],
+        "toy": {
+            "input": INPUTS[0],
+            "streams": STREAMS,
+            "planes_per_table": PLANES_PER_TABLE,
+            "clusters": CLUSTERS,
+            "spread": SPREAD,
+        },
+        "real_width": RaceParams(input=INPUTS[1]).width,
+        "error": {"tables": ERROR_TABLES.tolist(), "delta": DELTA},
+        "band": {
+            "steps": BAND_STEPS,
+            "points": theory.ANGLE_POINTS,
+            "radius": radius.tolist(),
+            "weight": weight.tolist(),
+        },
+        "lemma10": {"every_draw": list(_borders()[0]), "large_tables": list(_borders()[1])},
+    }
+
+
+@cache
+def _borders() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """For 1, 2, ... planes the sharpness below which Lemma 10 fails: in every draw, with many tables."""
+    planes = range(1, _highest("planes") + 1)
+    every_draw, many_tables = theory.every_draw_region, theory.many_tables_region
+    return tuple(every_draw(P) for P in planes), tuple(many_tables(P) for P in planes)
+
+
+def _highest(name: str) -> int:
+    return next(dial["high"] for dial in _dials() if dial["name"] == name)
+
+
+def _dials() -> list[dict[str, Any]]:
+    kinds: dict[Any, str] = {int: "whole", float: "number", bool: "switch", str: "choice"}
+    return [
+        {"name": entry.name, "kind": kinds[entry.type], "default": entry.default, **entry.metadata}
+        | ({"choices": list(INPUTS)} if entry.type is str else {})
+        for entry in fields(RaceParams)
+    ]
+
+
+def _nested_errors(
+    params: RaceParams, q: Array, k: Array, v: Array, seen: Array, out_angular: Array
+) -> Float[Array, "7"]:
+    """The output error against angular attention of power P with the first 1, 2, 4, ..., 64 tables of one draw."""
+    planes = draw_planes(int(ERROR_TABLES[-1]), params.planes, params.width, params.seed)
+    if params.normalize:
+        q, k = reference.unit(q), reference.unit(k)
+    phi_q, phi_k = (reference.features(x, planes, params.sharpness)[0, :, 0] for x in (q, k))  # [T, L, R]
+    scores = np.cumsum(np.einsum("tlr,slr->lts", phi_q, phi_k, optimize=True), axis=0)  # the factor 1/L cancels in rows
+    scores = scores[ERROR_TABLES - 1] * seen
+    return _error(_rows(scores) @ v[0, :, 0], out_angular, v)
+
+
+def _error(out: Float[Array, "... T V"], target: Float[Array, "T V"], v: Array) -> Float[Array, "..."]:
+    """|out - target|_rms / |v|_F, where |M|_rms = |M|_F / sqrt(T) (Theorem 2, p. 8)."""
+    return np.linalg.norm(out - target, axis=(-2, -1)) / np.sqrt(len(target)) / np.linalg.norm(v)
+
+
+def _rows(scores: Float[Array, "... T S"]) -> Float[Array, "... T S"]:
+    return scores / scores.sum(axis=-1, keepdims=True)

@@ -1,0 +1,284 @@
+"""The RACE panel in a real browser: in JupyterLab with a kernel, and mounted on a bare page without one."""
+
+import base64
+import json
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+
+from attnlab.panels import defaults
+from attnlab.panels.bundle import bundle
+from attnlab.race import view
+from attnlab.race.params import RaceParams
+
+SHOW = "from attnlab.race.widget import RacePanel\npanel = RacePanel()\npanel"
+FIGURES = ("buckets", "softmax", "angular", "race", "band", "error", "lemma")
+
+
+@pytest.fixture
+def notebook(lab, page):
+    """A notebook in JupyterLab that shows a panel, with a cell before and a cell after it."""
+    lab.open(page, "panel.ipynb", "before = 1", SHOW, "after = 2")
+    wait_for_picture(page)
+    yield page
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+@pytest.fixture
+def bare(page):
+    """Mount the panel on an empty page of some width; no kernel, no server."""
+    text = base64.b64encode(bundle("race", view.spec()).encode()).decode()
+
+    def mount(state=None, width=1100, background="#ffffff"):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.set_content(f"<!doctype html><body style='margin: 8px; background: {background}'><main></main>")
+        page.evaluate(
+            """async ([text, state]) => {
+                const { mount } = await import("data:text/javascript;base64," + text);
+                window.view = mount(document.querySelector("main"), state ? { state } : {});
+            }""",
+            [text, state],
+        )
+        wait_for_picture(page)
+        return page
+
+    return mount
+
+
+def wait_for_picture(page, frames: int = 1) -> None:
+    page.wait_for_function(f"Number(document.querySelector('.attnlab')?.dataset.frames) >= {frames}", timeout=60_000)
+    page.wait_for_function("document.querySelector('[data-figure=race] b').textContent === 'RACE'")
+
+
+def pixels(page) -> dict[str, str]:
+    """What each canvas shows."""
+    return page.evaluate(
+        "() => Object.fromEntries([...document.querySelectorAll('[data-figure]')].map("
+        "(figure) => [figure.dataset.figure, figure.querySelector('canvas').toDataURL()]))"
+    )
+
+
+def settled(page, change) -> tuple[dict[str, str], dict[str, str]]:
+    """The pictures before and after `change`, once its frame is painted."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    before, frames = pixels(page), frames_of(page)
+    change()
+    wait_for_picture(page, frames + 1)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return before, pixels(page)
+
+
+def frames_of(page) -> int:
+    return int(page.locator(".attnlab").get_attribute("data-frames"))
+
+
+def slider(page, label: str):
+    return page.get_by_label(label, exact=True)
+
+
+def shown(page, label: str) -> str:
+    """The number beside a slider."""
+    return slider(page, label).locator("xpath=../output").inner_text()
+
+
+def number_of(page, figure: str) -> str:
+    return page.locator(f"[data-figure={figure}] .al-head span").first.inner_text()
+
+
+def test_an_arrow_key_moves_dial_pictures_and_numbers_and_python_follows(lab, notebook):
+    error = number_of(notebook, "error")
+    planes = slider(notebook, "planes P")
+    planes.focus()
+    before, after = settled(notebook, lambda: planes.press("ArrowRight"))
+    assert shown(notebook, "planes P") == "4"
+    assert [name for name in FIGURES if before[name] == after[name]] == []  # softmax too: the three share one scale
+    expected = view.compute(RaceParams(planes=4))["error_here"]
+    assert number_of(notebook, "error") == f"{expected:.3g}" != error
+    assert lab.run(notebook, "print(panel.params.planes)") == "4"
+
+
+def test_a_mouse_drag_paints_on_the_way_and_python_follows_at_its_end(lab, notebook):
+    sharpness = slider(notebook, "sharpness β")
+    box = sharpness.bounding_box()
+    y = box["y"] + box["height"] / 2
+    notebook.mouse.move(box["x"] + 0.7 * box["width"], y)
+    notebook.mouse.down()
+    seen = []
+    for part in (0.6, 0.45, 0.3, 0.2):
+        _, after = settled(notebook, lambda part=part: notebook.mouse.move(box["x"] + part * box["width"], y))
+        seen.append(after["race"])
+    assert len(set(seen)) == 4
+    assert lab.run(notebook, "print(panel.params.sharpness)") == "4.0"
+    notebook.mouse.up()
+    value = shown(notebook, "sharpness β")
+    assert float(value) < 1
+    assert lab.run(notebook, "print(panel.params.sharpness)") == value
+    assert "fails here in every draw" in notebook.locator("[data-figure=lemma] figcaption").inner_text()
+
+
+def test_the_number_under_the_pointer_is_the_reference_number(notebook):
+    box = notebook.locator("[data-figure=race] canvas").bounding_box()
+    side = min(box["width"] - 20, box["height"] - 19)  # the square beside its axes' words
+    notebook.mouse.move(box["x"] + 18 + side * 5.5 / 32, box["y"] + 2 + side * 20.5 / 32)
+    notebook.wait_for_function("document.querySelector('.al-readout b').textContent !== ''")
+    expected = view.compute(RaceParams())["race"][20, 5]
+    assert notebook.locator(".al-readout span").inner_text() == "race weight of key 6 “a6” for query 21 “c5”"
+    assert float(notebook.locator(".al-readout b").inner_text().removeprefix("= ")) == pytest.approx(expected, rel=1e-9)
+    assert number_of(notebook, "race") == f"{expected:.4g}"
+    assert (
+        number_of(notebook, "softmax") == f"{view.compute(RaceParams())['softmax'][20, 5]:.4g}"
+    )  # the same pair elsewhere
+
+
+def test_arrow_keys_walk_over_a_picture_and_enter_pins(lab, notebook):
+    canvas = notebook.locator("[data-figure=race] canvas")
+    canvas.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "Enter"):
+        canvas.press(key)
+    expected = view.compute(RaceParams())["race"][1, 1]
+    spoken = notebook.locator(".al-unseen").inner_text()
+    assert float(spoken.split(" = ")[1]) == pytest.approx(expected, rel=1e-9)
+    assert lab.run(notebook, "print(panel.state['selection']['pin'])") == "{'query': 1, 'key': 1}"
+    slider(notebook, "seed").focus()
+    settled(notebook, lambda: slider(notebook, "seed").press("ArrowRight"))
+    expected = view.compute(RaceParams(seed=1))["race"][1, 1]
+    assert number_of(notebook, "race") == f"{expected:.4g}"  # the pin outlives the redraw
+
+
+def test_verify_reports_every_implementation_in_the_badge(notebook):
+    button = notebook.get_by_role("button", name="Verify")
+    button.click()
+    rows = notebook.locator(".al-verify [role=listitem]")
+    notebook.wait_for_function("document.querySelectorAll('.al-verify [role=listitem]').length === 4", timeout=120_000)
+    text = {row.splitlines()[0].strip(): row for row in rows.all_inner_texts()}
+    assert list(text) == ["reference", "numba", "torch", "triton"]
+    assert "✓ agrees" in text["reference"]
+    for row in text.values():
+        assert ("✓ agrees" in row and "≤" in row and " ms, " in row) or (
+            "not run here" in row and row.strip().endswith(".")
+        )
+    planes = slider(notebook, "planes P")
+    planes.focus()
+    planes.press("ArrowRight")
+    assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
+
+
+def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
+    menu = notebook.get_by_label("input", exact=True)
+    before = pixels(notebook)
+    menu.select_option("layer 9, head 1")
+    expected = view.compute(RaceParams(input="layer 9, head 1"))["error_here"]
+    notebook.wait_for_function(
+        f"document.querySelector('[data-figure=error] .al-head span').textContent === '{expected:.3g}'"
+    )
+    after = pixels(notebook)
+    assert [name for name in FIGURES if before[name] == after[name]] == ["lemma"]  # it knows no tokens
+    assert slider(notebook, "head width d").is_disabled()
+    assert shown(notebook, "head width d") == "64"
+    tokens = slider(notebook, "tokens N")
+    tokens.focus()
+    settled(notebook, lambda: tokens.press("End"))  # the longer window is here already
+    expected = view.compute(RaceParams(input="layer 9, head 1", tokens=64))["error_here"]
+    assert number_of(notebook, "error") == f"{expected:.3g}"
+
+
+def test_an_exception_in_python_is_shown_in_the_panel(lab, notebook):
+    broken = "def broken(*arguments, **options):\n    raise RuntimeError('the kernel of race is on fire')"
+    assert lab.run(notebook, f"from attnlab import parity\n{broken}\nparity.verify = broken") == ""
+    notebook.get_by_role("button", name="Verify").click()
+    strip = notebook.locator(".al-error")
+    strip.wait_for(state="visible")
+    assert "RuntimeError: the kernel of race is on fire" in strip.inner_text()
+    assert notebook.locator(".al-verify [role=listitem]").count() == 0
+    assert notebook.get_by_role("button", name="Verify").is_enabled()
+
+
+def test_keys_typed_on_any_control_leave_the_notebook_alone(lab, notebook):
+    cells = lab.cells(notebook)
+    controls = notebook.locator(".attnlab :is(input, select, button, canvas)")
+    assert controls.count() == 6 + 2 + 1 + 2 + 1 + len(FIGURES)
+    for control in controls.all():
+        for key in ("b", "a", "x", "d", "d", "m", "y", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "z"):
+            control.focus()
+            control.press(key)
+        control.press("Escape")
+    assert lab.cells(notebook) == cells
+    # the same keys do edit the notebook where no control is in focus, or this test would show nothing
+    notebook.locator(".jp-InputArea-prompt").last.click()
+    notebook.keyboard.press("Escape")
+    notebook.keyboard.press("b")
+    notebook.wait_for_timeout(200)
+    assert len(lab.cells(notebook)) == len(cells) + 1
+
+
+def test_the_theme_follows_jupyterlab(notebook):
+    light = pixels(notebook)
+    for name, expected in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
+        notebook.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{ theme: '{name}' }})")
+        notebook.wait_for_function(f"document.querySelector('.attnlab').dataset.theme === '{expected}'")
+        notebook.wait_for_timeout(
+            1500
+        )  # Lab covers the page while it changes, and stumbles over a second change meanwhile
+        assert (pixels(notebook)["band"] == light["band"]) == (expected == "light")
+
+
+def test_a_narrow_page_is_not_wider_than_its_window(bare):
+    page = bare(width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = [page.locator(f"[data-figure={name}] canvas").bounding_box() for name in FIGURES]
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["height"] > 90 for box in boxes)
+
+
+@pytest.mark.parametrize("width", [1100, 700, 390])
+def test_moving_dials_never_changes_the_height(bare, width):
+    page = bare(width=width)
+    heights = {page.locator(".attnlab").bounding_box()["height"]}
+    for label in ("planes P", "tables L", "sharpness β", "tokens N"):
+        for key in ("Home", "End"):
+            slider(page, label).focus()
+            settled(page, partial(slider(page, label).press, key))
+            heights.add(page.locator(".attnlab").bounding_box()["height"])
+    assert len(heights) == 1
+
+
+def test_without_a_kernel_verify_says_what_it_needs(bare):
+    page = bare()
+    page.get_by_role("button", name="Verify").click()
+    assert "needs a kernel" in page.locator(".al-verify").inner_text()
+    assert page.locator(".al-verify [role=listitem]").count() == 0
+    page.get_by_label("input", exact=True).select_option("layer 2, head 0")
+    page.wait_for_function(
+        "document.querySelector('.al-readout').textContent.includes('open this panel in a notebook')"
+    )
+
+
+def test_a_damaged_state_is_refused_with_a_sentence_and_the_defaults_are_shown(bare):
+    damaged = defaults(view.spec())
+    damaged["dials"] = asdict(RaceParams(tables=9)) | {"planes": 99}
+    page = bare(state=damaged)
+    assert "planes must be a whole number in [1, 8], got 99" in page.locator(".al-error").inner_text()
+    assert shown(page, "tables L") == "4"
+    page.evaluate("(state) => window.view.show(JSON.parse(state))", json.dumps(damaged))
+    assert shown(page, "tables L") == "4"
+
+
+def test_a_pin_from_other_dials_points_nowhere_and_harms_nothing(bare):
+    state = defaults(view.spec())
+    state["selection"]["pin"] = dict.fromkeys(("query", "key", "table", "bucket", "angle", "tables", "border"), 10**9)
+    page = bare(state=state)
+    assert page.locator(".al-error").is_hidden()
+    assert "Point at a number" in page.locator(".al-readout").inner_text()
+
+
+def test_a_screen_reader_hears_the_new_numbers_when_a_dial_is_released(bare):
+    page = bare()
+    slider(page, "planes P").focus()
+    settled(page, lambda: slider(page, "planes P").press("ArrowRight"))
+    expected = view.compute(RaceParams(planes=4))["error_here"]
+    assert page.locator(".al-unseen").inner_text().startswith(f"Output error {expected:.3g} with 4 tables.")
+
+
+def test_colours_follow_a_dark_page(bare):
+    assert bare().locator(".attnlab").get_attribute("data-theme") == "light"
+    assert bare(background="#111111").locator(".attnlab").get_attribute("data-theme") == "dark"

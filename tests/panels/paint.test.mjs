@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { cellUnder, nextCell, nextPoint, pointUnder, readCell } from "../../attnlab/panels/paint.js";
+
+// two tables of 2 buckets (down) by 3 keys (across), stored key by key
+const picture = {
+  array: Float64Array.from({ length: 12 }, (_, i) => i),
+  tiles: [{ offset: 0, at: { table: 0 } }, { offset: 6, at: { table: 1 } }],
+  rows: 2,
+  columns: 3,
+  step: { row: 1, column: 2 },
+  axes: { row: "bucket", column: "key" },
+  label: ({ table, bucket, key }) => `${table} ${bucket} ${key}`,
+};
+const frames = picture.tiles.map((tile, n) => ({ x: 100 * n, y: 10, width: 60, height: 40, bar: 20, tile }));
+
+test("the number of a cell is found by its coordinates", () => {
+  assert.deepEqual(readCell(picture, { table: 1, bucket: 1, key: 2 }), { label: "1 1 2", value: 11 });
+  assert.deepEqual(readCell(picture, { table: 0, bucket: 0, key: 2 }), { label: "0 0 2", value: 4 });
+  for (const at of [{}, { bucket: 1, key: 2 }, { table: 0, bucket: 2, key: 0 }, { table: 0, bucket: 0, key: 3 }]) assert.equal(readCell(picture, at), null);
+});
+
+test("the cell under the pointer, the bar beside it, and nothing between", () => {
+  assert.deepEqual(cellUnder({ frames }, picture, 145, 35), { table: 1, bucket: 1, key: 2 });
+  assert.deepEqual(cellUnder({ frames }, picture, 70, 12), { table: 0, bucket: 0 });
+  assert.equal(cellUnder({ frames }, picture, 90, 20), null);
+  assert.equal(cellUnder({ frames }, picture, 30, 55), null);
+});
+
+test("keys walk from the first cell and stop at the edges", () => {
+  assert.deepEqual(nextCell(picture, {}, "ArrowRight"), { table: 0, bucket: 0, key: 0 });
+  assert.deepEqual(nextCell(picture, { table: 0, bucket: 0, key: 0 }, "ArrowRight"), { table: 0, bucket: 0, key: 1 });
+  assert.deepEqual(nextCell(picture, { table: 0, bucket: 0, key: 0 }, "ArrowUp"), { table: 0, bucket: 0, key: 0 });
+  assert.deepEqual(nextCell(picture, { table: 0, bucket: 1, key: 2 }, "PageDown"), { table: 1, bucket: 1, key: 2 });
+  assert.deepEqual(nextCell(picture, { table: 1, bucket: 1, key: 2 }, "ArrowDown"), { table: 1, bucket: 1, key: 2 });
+  assert.equal(nextCell(picture, {}, "b"), null);
+});
+
+test("the nearest number of a chart within reach, and the next one", () => {
+  const chart = { marks: [{ x: [0, 1, 2], y: [0, 0, 0], at: (i) => ({ tables: i }) }], walk: { axis: "tables", size: 3 } };
+  const geometry = { along: (x) => 100 * x, up: (y) => 50 - y };
+  assert.deepEqual(pointUnder(geometry, chart, 104, 45), { tables: 1 });
+  assert.equal(pointUnder(geometry, chart, 150, 50), null);
+  assert.deepEqual(nextPoint(chart, {}, "ArrowRight"), { tables: 0 });
+  assert.deepEqual(nextPoint(chart, { tables: 2 }, "ArrowRight"), { tables: 2 });
+  assert.deepEqual(nextPoint(chart, { tables: 2 }, "ArrowLeft"), { tables: 1 });
+  assert.equal(nextPoint(chart, { tables: 2 }, "Enter"), null);
+});

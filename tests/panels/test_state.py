@@ -1,0 +1,42 @@
+"""A state is taken whole or refused with a sentence; state.test.mjs holds the panel to the same list."""
+
+import copy
+
+import pytest
+
+from attnlab.panels import checked, defaults
+from attnlab.race.view import spec
+
+
+def test_the_defaults_are_a_good_state():
+    state = defaults(spec())
+    assert checked(state, spec()) is state
+    assert state["dials"]["planes"] == 3
+    assert state["selection"] == {"features": "keys", "pin": None}
+
+
+def test_a_pin_names_axes_and_indices():
+    state = defaults(spec())
+    state["selection"]["pin"] = {"query": 3, "key": 0}
+    assert checked(state, spec()) is state
+
+
+def test_every_damaged_state_is_refused_by_name(damaged):
+    for path, value, name in damaged:
+        state = copy.deepcopy(defaults(spec()))
+        *parents, last = path
+        place = state
+        for key in parents:
+            place = place[key]
+        if value == "<delete>":
+            del place[last]
+        else:
+            place[last] = value
+        with pytest.raises(ValueError, match=name):
+            checked(state, spec())
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 3])
+def test_what_is_no_record_is_refused(state):
+    with pytest.raises(ValueError, match="state must be a record"):
+        checked(state, spec())

@@ -1,0 +1,146 @@
+"""The panel's Python side, without a browser: what the front end sends arrives whole, and what goes wrong is seen."""
+
+import json
+
+import pytest
+import traitlets
+
+from attnlab import backend, parity
+from attnlab.race import view
+from attnlab.race.params import RaceParams
+from attnlab.race.widget import RacePanel
+
+
+@pytest.fixture
+def panel():
+    panel = RacePanel(planes=2, tokens=6)
+    yield panel
+    panel.close()
+
+
+def moved(panel, **dials):
+    """The state that the browser sends after these dials were moved."""
+    return {**panel.state, "dials": {**panel.state["dials"], **dials}}
+
+
+def test_a_panel_opens_with_the_dials_it_was_given(panel):
+    assert panel.params == RaceParams(planes=2, tokens=6)
+    assert panel.error == ""
+
+
+def test_a_dial_out_of_range_or_unknown_is_refused_when_the_panel_is_made():
+    with pytest.raises(ValueError, match=r"planes must lie in \[1, 8\], got 9"):
+        RacePanel(planes=9)
+    with pytest.raises(TypeError, match="colour"):
+        RacePanel(colour=1)
+
+
+def test_params_follow_a_released_slider(panel):
+    panel.set_state({"state": moved(panel, sharpness=8.0, causal=True)})
+    assert panel.params == RaceParams(planes=2, tokens=6, sharpness=8.0, causal=True)
+
+
+def test_dials_are_turned_from_python(panel):
+    panel.turn(tables=7)
+    assert panel.params.tables == 7
+    with pytest.raises(traitlets.TraitError, match=r"tables must lie in \[1, 16\], got 17"):
+        panel.turn(tables=17)
+    with pytest.raises(traitlets.TraitError, match="colour"):
+        panel.turn(colour=3)
+    assert panel.params.tables == 7
+
+
+def test_a_damaged_state_from_the_browser_is_refused_whole_and_shown(panel):
+    before = panel.state
+    with pytest.raises(traitlets.TraitError, match="planes"):
+        panel.set_state({"state": moved(panel, tables=9, planes=99)})
+    assert panel.state == before
+    assert "planes must lie in [1, 8], got 99" in panel.error
+    panel.set_state({"state": moved(panel, tables=9)})
+    assert panel.params.tables == 9
+    assert panel.error == ""
+
+
+def test_a_real_head_is_sent_when_it_is_chosen_and_only_then(panel):
+    assert panel.data is None
+    panel.turn(input="layer 9, head 1")
+    assert panel.data["input"] == "layer 9, head 1"
+    sent = panel.data
+    panel.turn(tokens=7)
+    assert panel.data is sent
+    panel.turn(input="layer 2, head 0")
+    assert panel.data["input"] == "layer 2, head 0"
+    panel.turn(input="toy")
+    assert panel.data is None
+
+
+def test_an_error_while_a_head_is_loaded_is_shown_and_raised(panel, monkeypatch):
+    def broken(params):
+        raise OSError("the file of real heads cannot be read")
+
+    monkeypatch.setattr(view, "data", broken)
+    with pytest.raises(OSError, match="cannot be read"):
+        panel.set_state({"state": moved(panel, input="layer 2, head 1")})
+    assert panel.error == "OSError: the file of real heads cannot be read"
+
+
+def test_the_verify_message_reports_every_implementation_for_the_dials_on_the_screen(panel):
+    panel._handle_custom_msg({"kind": "verify", "state": moved(panel, tables=3)}, [])
+    assert panel.params.tables == 3
+    assert panel.report["dials"] == panel.state["dials"]
+    rows = {row["impl"]: row for row in panel.report["rows"]}
+    assert tuple(rows) == backend.IMPLEMENTATIONS
+    for name, row in rows.items():
+        reason = backend.why_not(name, "race")
+        assert row["ran"] == (reason is None)
+        assert row["ok"] == row["ran"]  # at these dials every one that can run agrees
+        assert (row["why_not"] or None) == reason
+        if row["ran"]:
+            assert row["max_rel"] <= row["tolerance"]
+            assert row["time_ms"] > 0
+            assert row["device"]
+    json.dumps(panel.report, allow_nan=False)
+
+
+def test_verify_returns_the_reports_it_shows(panel):
+    reports = panel.verify()
+    assert [report.impl for report in reports] == [row["impl"] for row in panel.report["rows"]]
+
+
+def test_not_a_number_travels_as_a_word(panel, monkeypatch):
+    wrong = parity.Report("numba", True, False, None, float("nan"), float("inf"), 1e-6, 0.5, "CPU", "NaN in the result")
+    monkeypatch.setattr(parity, "verify", lambda *arguments, **options: [wrong])
+    panel.verify()
+    row = panel.report["rows"][0]
+    assert (row["max_abs"], row["max_rel"], row["ok"]) == ("nan", "inf", False)
+
+
+def test_an_exception_while_verifying_is_shown_and_raised(panel, monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("the kernel of race is on fire")
+
+    monkeypatch.setattr(parity, "verify", broken)
+    with pytest.raises(RuntimeError, match="on fire"):
+        panel._receive(panel, {"kind": "verify", "state": panel.state}, [])
+    assert panel.error == "RuntimeError: the kernel of race is on fire"
+    assert panel.report is None
+
+
+def test_a_message_of_another_kind_is_refused(panel):
+    with pytest.raises(ValueError, match="kind of a message must be 'verify', got 'open'"):
+        panel._receive(panel, {"kind": "open"}, [])
+    assert "got 'open'" in panel.error
+
+
+def test_two_panels_do_not_share_a_state():
+    first, second = RacePanel(), RacePanel()
+    first.turn(planes=7)
+    assert second.params.planes == 3
+    first.close()
+    second.close()
+
+
+def test_the_module_text_is_whole_and_small(panel):
+    assert "export default" in panel._esm
+    assert len(panel._esm.encode()) < 150_000
+    assert len(json.dumps(panel.state)) < 1_000
