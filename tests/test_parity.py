@@ -79,7 +79,7 @@ def case(**changes):
 
 def test_verify_reports_every_implementation_or_why_not():
     reports = {report.impl: report for report in parity.verify("race", case(), terms=9 * 8)}
-    assert list(reports) == ["reference", "numba", "torch", "triton"]
+    assert list(reports) == ["numba", "torch", "triton"]
     for report in reports.values():
         assert report.ran is (report.why_not is None)
         assert report.ok is report.ran, report.reason
@@ -92,7 +92,6 @@ def test_verify_reports_every_implementation_or_why_not():
 
 def test_verify_reports_a_refusal_with_its_range_and_not_as_a_pass():
     reports = {report.impl: report for report in parity.verify("race", case(sharpness=100.0), terms=9 * 8)}
-    assert reports["reference"].ok
     for impl in ("numba", "torch"):
         if reports[impl].why_not and "not installed" in reports[impl].why_not:
             continue
