@@ -40,7 +40,7 @@ types: setup ## static types
 
 sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs removed
 	@$(BIN)/jupytext --quiet --sync notebooks/*.py
-	@$(BIN)/nbstripout notebooks/*.ipynb
+	@$(BIN)/nbstripout --keep-id notebooks/*.ipynb
 
 bench: setup ## CPU benchmarks beside their peers
 	@$(BIN)/attnlab bench race

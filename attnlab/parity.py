@@ -17,7 +17,7 @@ import numpy as np
 from attnlab import backend
 from attnlab.arrays import Array, Float, as_numpy
 
-__all__ = ["Comparison", "Report", "compare", "verify"]
+__all__ = ["FAST", "Comparison", "Report", "compare", "verify"]
 
 FAST = tuple(name for name in backend.IMPLEMENTATIONS if name != "reference")
 SLACK = 2.0  # times (error of the low-precision reference + rounding)

@@ -7,11 +7,11 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-COLUMNS = (("claim", 20), ("says", 44), ("source", 16), ("verdict", 10), ("evidence", 10))
+COLUMNS = (("claim", 60), ("verdict, evidence", 15), ("source, check", 25))
 
 
 class ClaimsTable(SphinxDirective):
-    """Id, sentence, source, recorded verdict and evidence of every claim."""
+    """Every claim with its sentence, recorded verdict, evidence, source, and the function of claims.py that decides."""
 
     required_arguments = 1
 
@@ -29,7 +29,7 @@ class ClaimsTable(SphinxDirective):
 
 def table(claims) -> nodes.table:
     group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for _, width in COLUMNS), cols=len(COLUMNS))
-    group += nodes.thead("", row([nodes.Text(title) for title, _ in COLUMNS]))
+    group += nodes.thead("", row(*([nodes.Text(title)] for title, _ in COLUMNS)))
     group += nodes.tbody("", *(claim_row(claim) for claim in claims))
     return nodes.table("", group, classes=["claims"])
 
@@ -37,18 +37,15 @@ def table(claims) -> nodes.table:
 def claim_row(claim) -> nodes.row:
     verdict = nodes.inline("", claim.recorded, classes=["verdict", claim.recorded.lower()])
     return row(
-        [
-            nodes.literal("", claim.id),
-            nodes.Text(claim.says),
-            nodes.Text(claim.source),
-            verdict,
-            nodes.Text(claim.evidence),
-        ]
+        [nodes.literal("", claim.id), nodes.Text(claim.says)],
+        [verdict, nodes.Text(claim.evidence)],
+        [nodes.Text(claim.source), nodes.literal("", claim.check.__name__)],
     )
 
 
-def row(cells: list[nodes.Node]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in cells))
+def row(*cells: list[nodes.Node]) -> nodes.row:
+    """One paragraph for each node of a cell."""
+    return nodes.row("", *(nodes.entry("", *(nodes.paragraph("", "", node) for node in cell)) for cell in cells))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
