@@ -13,7 +13,7 @@ it has met. The factor cancels in the ratio, and without it the sums underflow l
 token's output would be 0/0 instead of its own value.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,31 +22,22 @@ from attnlab.dense import softmax_attention, visible
 from attnlab.race.params import State
 
 __all__ = [
-    "BUCKET_EPS",
-    "State",
-    "Trace",
-    "angular_attention",
-    "angular_scores",
-    "attention",
-    "corners",
-    "empty_state",
-    "features",
-    "kappa",
-    "log_features",
-    "read",
-    "softmax_attention",
-    "trace",
-    "unit",
-    "write",
-]
+    "BUCKET_EPS", "State", "Trace", "angular_attention", "angular_scores", "attention", "corners", "empty_state",
+    "features", "kappa", "log_features", "project", "read", "softmax_attention", "trace", "unit", "write",
+]  # fmt: skip
+
+Queries = Float[Array, "B T H K"]
+Keys = Float[Array, "B S H K"]
+Values = Float[Array, "B S H V"]
+Planes = Float[Array, "L P K"]  # or [H, L, P, K], one set a head
+Sharpness = float | Float[Array, " H"]
+Features = Float[Array, "B T H L R"]
 
 BUCKET_EPS = 1e-6  # the released code adds this to each bucket's mass
 
 
 class Trace(NamedTuple):
-    """Every intermediate of one run, named like the paper's; mass and content stand after the last token, in plain
-    units.
-    """
+    """Every intermediate of one run, named like the paper's; mass and content stand after the last token, unscaled."""
 
     u_q: Float[Array, "B T H L P"]
     u_k: Float[Array, "B S H L P"]
@@ -54,7 +45,7 @@ class Trace(NamedTuple):
     phi_k: Float[Array, "B S H L R"]
     mass: Float[Array, "B H L R"]
     content: Float[Array, "B H L R V"]
-    numerator: Float[Array, "B T H V"]
+    numerator: Float[Array, "B T H V"]  # Num and Den of Algorithm 1
     denominator: Float[Array, "B T H"]
     scores: Float[Array, "B H T S"]  # S_hat, unmasked
     weights: Float[Array, "B H T S"]  # S_hat masked where causal, rows divided by their sums
@@ -76,22 +67,15 @@ def kappa(cosine: Float[Array, "..."]) -> Float[Array, "..."]:
     return 1.0 - np.arccos(np.clip(cosine, -1.0, 1.0)) / np.pi
 
 
-def angular_scores(q: Float[Array, "B T H K"], k: Float[Array, "B S H K"], power: float) -> Float[Array, "B H T S"]:
+def angular_scores(q: Queries, k: Keys, power: float) -> Float[Array, "B H T S"]:
     """S = kappa(q, k)^power for every pair."""
-    cosine = np.einsum("bthk,bshk->bhts", unit(as_float(q)), unit(as_float(k)))
-    return kappa(cosine) ** power
+    return kappa(np.einsum("bthk,bshk->bhts", unit(as_float(q)), unit(as_float(k)))) ** power
 
 
-def angular_attention(
-    q: Float[Array, "B T H K"],
-    k: Float[Array, "B S H K"],
-    v: Float[Array, "B S H V"],
-    power: float,
-    *,
-    causal: bool = False,
-) -> Float[Array, "B T H V"]:
-    """O = diag(S 1)^-1 S V with S = kappa^power (Eqs. 3-4, p. 6): what RACE with P = power planes estimates. A row
-    without mass gives 0.
+def angular_attention(q: Queries, k: Keys, v: Values, power: float, *, causal: bool = False) -> Float[Array, "B T H V"]:
+    """O = diag(S 1)^-1 S V with S = kappa^power (Eqs. 3-4, p. 6): what RACE with P = power planes estimates.
+
+    A query whose row of S has no mass gets 0.
     """
     scores = angular_scores(q, k, power) * visible(np.shape(q)[1], np.shape(k)[1], causal=causal)
     return _ratio(np.einsum("bhts,bshv->bthv", scores, as_float(v)), np.einsum("bhts->bth", scores))
@@ -105,21 +89,13 @@ def corners(planes: int) -> Float[Array, "R P"]:
     return 2.0 * (np.arange(2**planes)[:, None] >> np.arange(planes) & 1) - 1.0
 
 
-def project(x: Float[Array, "B T H K"], planes: Float[Array, "L P K"]) -> Float[Array, "B T H L P"]:
+def project(x: Queries, planes: Planes) -> Float[Array, "B T H L P"]:
     """x W^T for every table; planes [L, P, K] serve all heads, [H, L, P, K] give each head its own."""
     return np.einsum("bthk,lpk->bthlp" if planes.ndim == 3 else "bthk,hlpk->bthlp", x, planes)
 
 
-def log_features(
-    x: Float[Array, "B T H K"],
-    planes: Float[Array, "L P K"],
-    sharpness: float | Float[Array, " H"] = 1.0,
-    *,
-    hard: bool = False,
-):
-    """log phi [B, T, H, L, R]: the log-probability of each bucket, or 0 and -inf where `hard` (bit t is set where W_t x
-    > 0).
-    """
+def log_features(x: Queries, planes: Planes, sharpness: Sharpness = 1.0, *, hard: bool = False) -> Features:
+    """The logarithm of `features`; with `hard` 0 for the bucket whose bit t says W_t x > 0, and -inf elsewhere."""
     projection = project(x, planes)
     v = corners(planes.shape[-2]).astype(projection.dtype)
     if hard:
@@ -133,16 +109,8 @@ def log_features(
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))  # phi = softmax over the corners
 
 
-def features(
-    x: Float[Array, "B T H K"],
-    planes: Float[Array, "L P K"],
-    sharpness: float | Float[Array, " H"] = 1.0,
-    *,
-    hard: bool = False,
-):
-    """phi [B, T, H, L, R]: the soft (or hard) bucket of each token in each table; every table's R numbers sum to 1
-    (Algorithm 1, p. 5).
-    """
+def features(x: Queries, planes: Planes, sharpness: Sharpness = 1.0, *, hard: bool = False) -> Features:
+    """phi: each token's share of each bucket, soft or hard; every table's R shares sum to 1 (Algorithm 1, p. 5)."""
     return np.exp(log_features(as_float(x), as_float(planes), sharpness, hard=hard))
 
 
@@ -164,7 +132,7 @@ def _scaled(state: State, dtype) -> State:
     return State((mass > 0).astype(dtype), _ratio(content, mass), log_scale)
 
 
-def write(state: State, log_phi_k: Float[Array, "B S H L R"], v: Float[Array, "B S H V"]) -> State:
+def write(state: State, log_phi_k: Features, v: Values) -> State:
     """A += sum_j phi(k_j) and B += sum_j phi(k_j) v_j^T, rescaled to the largest feature each bucket has met."""
     log_scale = np.maximum(state.log_scale, log_phi_k.max(axis=1, initial=-np.inf))
     pivot = _finite(log_scale)
@@ -175,9 +143,8 @@ def write(state: State, log_phi_k: Float[Array, "B S H L R"], v: Float[Array, "B
     return State(mass, content, log_scale)
 
 
-def read(state: State, log_phi_q: Float[Array, "B T H L R"], *, variant: str = "algorithm"):
-    """(numerator [B, T, H, V], denominator [B, T, H]) of every query, both divided by the query's largest term, which
-    cancels in their ratio.
+def read(state: State, log_phi_q: Features, *, variant: str = "algorithm") -> tuple[Array, Array]:
+    """(numerator [B, T, H, V], denominator [B, T, H]), both divided by the query's largest term, which cancels.
 
     `variant="bucket_mean"` is the released code's operator: the mean value of each bucket, mixed by the query's
     features and summed over tables; its denominator is 1.
@@ -197,51 +164,27 @@ def read(state: State, log_phi_q: Float[Array, "B T H L R"], *, variant: str = "
 
 
 def attention(
-    q: Float[Array, "B T H K"],
-    k: Float[Array, "B S H K"],
-    v: Float[Array, "B S H V"],
-    planes: Float[Array, "L P K"],
-    sharpness: float | Float[Array, " H"] = 1.0,
-    *,
-    causal: bool = False,
-    state: State | None = None,
-    return_state: bool = False,
-    variant: str = "algorithm",
-    normalize: bool = False,
-    dtype=np.float64,
-):
-    """O = sum_l phi(q) B_l / sum_l phi(q) A_l, ONE ratio after summing the tables; causal writes token t, then reads
-    (Algorithms 1 and 2, pp. 5 and 27).
+    q: Queries, k: Keys, v: Values, planes: Planes, sharpness: Sharpness = 1.0, *, causal: bool = False,
+    state: State | None = None, return_state: bool = False, variant: str = "algorithm", normalize: bool = False,
+    dtype: type = np.float64,
+) -> Any:  # fmt: skip
+    """O = sum_l phi(q) B_l / sum_l phi(q) A_l: ONE ratio, after summing the tables (Algorithms 1 and 2, pp. 5 and 27).
 
-    A carried `state` counts as earlier keys, so one run equals any segmentation of it. `variant`: "algorithm",
-    "bucket_mean" (the released code), "hard" (features at sharpness = inf; a query without mass gives 0). `normalize`
-    divides q and k by their lengths first; Algorithm 1 does not, the theory assumes it (p. 17). `dtype` is float64
-    except where an error budget measures a lower precision. Arguments are checked by `api.attention`.
+    [B, T, H, V]; with `return_state` also the state after the last token. A carried `state` counts as earlier keys.
+    `causal` writes token t, then reads it. `variant`: "algorithm", "bucket_mean" (the released code), "hard" (features
+    at sharpness = inf; a query without mass gets 0). `normalize` divides q and k by their lengths first: Algorithm 1
+    does not, the theory assumes it (p. 17). `dtype` is float64 except where an error budget measures a lower precision.
+    Arguments are checked by `api.attention`.
     """
-    run = _run(q, k, v, planes, sharpness, causal, state, variant, normalize, dtype)
-    return (run.out, run.state) if return_state else run.out
-
-
-class _Run(NamedTuple):
-    log_phi_q: Array
-    log_phi_k: Array
-    numerator: Array
-    denominator: Array
-    out: Array
-    state: State
-
-
-def _run(q, k, v, planes, sharpness, causal, state, variant, normalize, dtype) -> _Run:
-    q, k, v, planes = (as_float(x, dtype) for x in (q, k, v, planes))
-    if normalize:
-        q, k = unit(q), unit(k)
+    q, k, v, planes = _prepared(q, k, v, planes, normalize, dtype)
     (B, T, H, _), V = q.shape, v.shape[-1]
     L, R = planes.shape[-3], 2 ** planes.shape[-2]
     log_phi_q = log_features(q, planes, sharpness, hard=variant == "hard")
     log_phi_k = log_features(k, planes, sharpness, hard=variant == "hard")
     state = empty_state(B, H, L, R, V, dtype) if state is None else _scaled(state, dtype)
     if causal:
-        numerator, denominator = np.zeros((B, T, H, V), dtype), np.zeros((B, T, H), dtype)
+        numerator: Array = np.zeros((B, T, H, V), dtype)
+        denominator: Array = np.zeros((B, T, H), dtype)
         for t in range(T):
             now = slice(t, t + 1)
             state = write(state, log_phi_k[:, now], v[:, now])
@@ -249,38 +192,46 @@ def _run(q, k, v, planes, sharpness, causal, state, variant, normalize, dtype) -
     else:
         state = write(state, log_phi_k, v)
         numerator, denominator = read(state, log_phi_q, variant=variant)
-    return _Run(log_phi_q, log_phi_k, numerator, denominator, _ratio(numerator, denominator), state)
+    out = _ratio(numerator, denominator)
+    return (out, state) if return_state else out
 
 
-def trace(q, k, v, planes, sharpness=1.0, *, causal=False, variant="algorithm", normalize=False) -> Trace:
-    """`attention` with every intermediate kept, the T x S kernel matrix included: for teaching sizes. Same arguments,
-    no carried state.
-    """
-    run = _run(q, k, v, planes, sharpness, causal, None, variant, normalize, np.float64)
-    q, k, planes = as_float(q), as_float(k), as_float(planes)
-    if normalize:
-        q, k = unit(q), unit(k)
-    log_scores = _log_scores(run.log_phi_q, run.log_phi_k)
+def trace(
+    q: Queries, k: Keys, v: Values, planes: Planes, sharpness: Sharpness = 1.0, *, causal: bool = False,
+    variant: str = "algorithm", normalize: bool = False,
+) -> Trace:  # fmt: skip
+    """`attention` with every intermediate, the T x S kernel matrix included: for teaching sizes."""
+    out, state = attention(
+        q, k, v, planes, sharpness, causal=causal, return_state=True, variant=variant, normalize=normalize
+    )
+    q, k, v, planes = _prepared(q, k, v, planes, normalize, np.float64)
+    log_phi_q, log_phi_k = (log_features(x, planes, sharpness, hard=variant == "hard") for x in (q, k))
+    log_scores = _log_scores(log_phi_q, log_phi_k)
     seen = np.where(visible(q.shape[1], k.shape[1], causal=causal), log_scores, -np.inf)
-    weights = np.exp(seen - _finite(seen.max(axis=-1, keepdims=True, initial=-np.inf)))
-    bucket = np.exp(run.state.log_scale)
+    share = np.exp(seen - _finite(seen.max(axis=-1, keepdims=True, initial=-np.inf)))
+    bucket = np.exp(state.log_scale)
     return Trace(
         u_q=np.tanh(project(q, planes)),
         u_k=np.tanh(project(k, planes)),
-        phi_q=np.exp(run.log_phi_q),
-        phi_k=np.exp(run.log_phi_k),
-        mass=bucket * run.state.mass,
-        content=bucket[..., None] * run.state.content,
-        numerator=run.numerator,
-        denominator=run.denominator,
+        phi_q=np.exp(log_phi_q),
+        phi_k=np.exp(log_phi_k),
+        mass=bucket * state.mass,
+        content=bucket[..., None] * state.content,
+        numerator=np.einsum("bhts,bshv->bthv", np.exp(seen), v),
+        denominator=np.einsum("bhts->bth", np.exp(seen)),
         scores=np.exp(log_scores),
-        weights=_ratio(weights, weights.sum(axis=-1)),
-        out=run.out,
-        empty_rows=int(np.sum(run.denominator == 0)),
+        weights=_ratio(share, share.sum(axis=-1)),
+        out=out,
+        empty_rows=int(np.isneginf(seen).all(axis=-1).sum()),
     )
 
 
-def _log_scores(log_phi_q: Float[Array, "B T H L R"], log_phi_k: Float[Array, "B S H L R"]) -> Float[Array, "B H T S"]:
+def _prepared(q: Queries, k: Keys, v: Values, planes: Planes, normalize: bool, dtype: type) -> list[Array]:
+    q, k, v, planes = (as_float(x, dtype) for x in (q, k, v, planes))
+    return [unit(q), unit(k), v, planes] if normalize else [q, k, v, planes]
+
+
+def _log_scores(log_phi_q: Features, log_phi_k: Features) -> Float[Array, "B H T S"]:
     """log S_hat, S_hat = (1/L) sum_l phi(q) . phi(k), table by table."""
     B, T, H, L, _ = log_phi_q.shape
     total = np.full((B, T, log_phi_k.shape[1], H), -np.inf)

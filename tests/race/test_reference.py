@@ -1,6 +1,8 @@
 """The reference against numbers worked by hand, and everything it must survive."""
 
+import ast
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,19 @@ PLANES = draw_planes(L, P, K)
 
 def attention(*arrays, sharpness=1.5, **options):
     return attnlab.race.attention(*arrays, PLANES, sharpness, **options)
+
+
+def test_the_reference_is_short_enough_to_read_aloud():
+    source = Path(reference.__file__).read_text()
+    documented = {ast.Module, ast.ClassDef, ast.FunctionDef}
+    prose = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if type(node) in documented and ast.get_docstring(node)
+        for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
+    }
+    code = [n for n, line in enumerate(source.splitlines(), 1) if line.strip() and not line.strip().startswith("#")]
+    assert len(set(code) - prose) < 150
 
 
 # -- by hand --
