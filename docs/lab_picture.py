@@ -1,4 +1,4 @@
-"""Take the README's picture of the running lab again: python docs/lab_picture.py (needs Chromium and the extras lab, test)."""
+"""Take the README's picture of the running lab again: python docs/lab_picture.py, with Chromium and the extra `all`."""
 
 import shutil
 import subprocess
