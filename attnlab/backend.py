@@ -9,10 +9,21 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from attnlab.arrays import one_of
 
-__all__ = ["IMPLEMENTATIONS", "ROWS", "Unavailable", "Unsupported", "available", "device", "load", "why_not"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "ROWS",
+    "Unavailable",
+    "Unsupported",
+    "available",
+    "device",
+    "load",
+    "refuse_gradients",
+    "why_not",
+]
 
 
 class Unavailable(RuntimeError):
@@ -30,15 +41,15 @@ class Row:
     name: str
     room: str
     packages: tuple[str, ...] = ()
-    extra: str = ""
+    gradients: bool = False
     gpu: bool = False
 
 
 ROWS = (
     Row("reference", "reference"),
-    Row("numba", "numba_impl", ("numba",), "numba"),
-    Row("torch", "torch_impl", ("torch",), "torch"),
-    Row("triton", "triton_impl", ("torch", "triton"), "triton", gpu=True),
+    Row("numba", "numba_impl", ("numba",)),
+    Row("torch", "torch_impl", ("torch",), gradients=True),
+    Row("triton", "triton_impl", ("torch", "triton"), gradients=True, gpu=True),
 )
 IMPLEMENTATIONS = tuple(row.name for row in ROWS)
 
@@ -52,7 +63,7 @@ def why_not(impl: str, mechanism: str) -> str | None:
         return f"{mechanism} has no {impl} implementation in this version of attnlab."
     for package in row.packages:
         if not _found(package):
-            return f"the package {package} is not installed; get it with: pip install 'attnlab[{row.extra}]'"
+            return f"the package {package} is not installed; get it with: pip install {package}"
     if row.gpu and not _gpu():
         return "torch sees no GPU on this machine, and this kernel needs one."
     return None
@@ -66,6 +77,16 @@ def load(impl: str, mechanism: str) -> ModuleType:
     if reason:
         raise Unavailable(f"impl={impl!r} cannot run here: {reason}")
     return importlib.import_module(f"attnlab.{mechanism}.{_row(impl).room}")
+
+
+def refuse_gradients(impl: str, **arrays: Any) -> None:
+    """Raise Unsupported if one of the named arrays wants a gradient that `impl` would silently drop."""
+    wanting = [name for name, array in arrays.items() if getattr(array, "requires_grad", False)]
+    if wanting and not _row(impl).gradients:
+        able = ", ".join(repr(row.name) for row in ROWS if row.gradients)
+        raise Unsupported(
+            f"impl={impl!r} has no gradients, and {wanting[0]} requires one; detach it, or use one of {able}."
+        )
 
 
 def available(mechanism: str) -> tuple[str, ...]:

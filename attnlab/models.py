@@ -123,7 +123,9 @@ def _require(*packages: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise ModelMissing(f"the language model needs {package}: pip install 'attnlab[models]'") from error
+            raise ModelMissing(
+                f"the language model needs {package}: pip install torch transformers gguf accelerate"
+            ) from error
 
 
 def _cache_home() -> Path:

@@ -72,10 +72,13 @@ def compare(
     be given as a number. NaN anywhere in `got` fails. Raises ValueError where `exact` or `low` is not finite: there is
     nothing to hold against.
     """
-    got = as_numpy(got).astype(np.float64)
+    got = as_numpy(got)
     exact, low = np.asarray(exact, np.float64), np.asarray(low, np.float64)
     if not (np.isfinite(exact).all() and np.isfinite(low).all()):
         raise ValueError("exact and low must be finite, or there is nothing to compare with")
+    if np.iscomplexobj(got):
+        return Comparison(False, np.nan, np.nan, np.nan, 0.0, 0.0, None, "complex numbers where the reference is real")
+    got = got.astype(np.float64)
     if got.shape != exact.shape:
         return Comparison(
             False, np.nan, np.nan, np.nan, 0.0, 0.0, None, f"shape {got.shape} where the reference has {exact.shape}"
@@ -117,14 +120,19 @@ def verify(mechanism: str, arguments: dict[str, Any], *, terms: int, impls: Sequ
     that all of them see the same numbers. An implementation that cannot run here, or does not cover these arguments, is
     reported with its sentence and is not ok.
     """
-    arguments = {
-        name: x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
-        for name, x in arguments.items()
-    }
+    arguments = {name: _shared(x) for name, x in arguments.items()}
     reference = backend.load("reference", mechanism)
     exact = reference.attention(**arguments)
     low = reference.attention(**arguments, dtype=np.float32)
     return [_report(impl, mechanism, arguments, exact, low, terms) for impl in impls]
+
+
+def _shared(x: Any) -> Any:
+    """A float array rounded to float32, read-only: all implementations are handed the same one."""
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+        x = x.astype(np.float32)
+        x.flags.writeable = False
+    return x
 
 
 def _report(impl: str, mechanism: str, arguments: dict[str, Any], exact: Array, low: Array, terms: int) -> Report:
@@ -134,11 +142,13 @@ def _report(impl: str, mechanism: str, arguments: dict[str, Any], exact: Array, 
     room = backend.load(impl, mechanism)
     try:
         got = room.attention(**arguments)  # the first run may compile; the second one is timed
+        start = time.perf_counter()
+        got = room.attention(**arguments)
+        time_ms = 1e3 * (time.perf_counter() - start)
     except backend.Unsupported as refusal:
         return Report(impl, ran=False, ok=False, why_not=str(refusal))
-    start = time.perf_counter()
-    got = room.attention(**arguments)
-    time_ms = 1e3 * (time.perf_counter() - start)
+    except Exception as error:  # a broken implementation fails its own row and does not hide the others
+        return Report(impl, ran=True, ok=False, why_not=None, reason=f"{type(error).__name__}: {error}")
     seen = compare(got, exact, low, terms=terms)
     return Report(
         impl,

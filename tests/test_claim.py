@@ -189,4 +189,4 @@ def test_a_missing_flint_falls_to_the_weaker_evidence_and_says_so(monkeypatch):
     seen = claim.certified(lambda flint: pytest.fail("no flint, no proof"), weaker)
     assert claim.flint() is None
     assert (seen.observed, seen.evidence) == (HOLDS, Evidence.STATISTICAL)
-    assert "pip install 'attnlab[certify]'" in seen.note
+    assert "pip install python-flint" in seen.note

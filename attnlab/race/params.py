@@ -12,12 +12,15 @@ import numpy as np
 
 from attnlab import draws
 from attnlab.arrays import Array, Axes, Float, as_float, as_numpy, check, dial, flag, one_of
+from attnlab.backend import Unsupported
+from attnlab.dense import unit
 
 __all__ = ["INPUTS", "VARIANTS", "Inputs", "RaceParams", "State", "check_arguments", "draw_planes", "plain_state"]
 
 VARIANTS = ("algorithm", "bucket_mean", "hard")
 PLANES_PER_TABLE = 64  # rows reserved for each table in the stream of planes
 STREAMS = {"planes": 1, "centres": 2, "queries": 3, "keys": 4, "value centres": 5, "values": 6}
+LARGEST_LOG_SCALE = 80.0  # exp of it is still a float32
 CLUSTERS = 4
 SPREAD = 0.6  # of a token around its cluster's centre
 REAL_START = 344  # first token of the shipped text that a panel shows: code and prose alternate there
@@ -38,11 +41,13 @@ class State(NamedTuple):
 
 
 def plain_state(state: State) -> State:
-    """The same state in float64 NumPy arrays, with the scale multiplied in."""
+    """The same state in float64 NumPy arrays, with the scale multiplied in. Raises Unsupported where that overflows."""
     mass, content = as_float(state[0]), as_float(state[1])
-    log_scale = state[2] if len(state) == 3 else None
-    if log_scale is None:
+    if len(state) == 2 or state[2] is None:
         return State(mass, content)
+    log_scale = as_float(state[2])
+    if not np.all(log_scale <= LARGEST_LOG_SCALE):
+        raise Unsupported(f"a fast path keeps states in plain units; exp({log_scale.max():g}) is too large for them.")
     scale = np.exp(log_scale)
     return State(scale * mass, scale[..., None] * content)
 
@@ -117,7 +122,9 @@ class RaceParams:
 
 def draw_planes(tables: int, planes: int, head_width: int, seed: int = 0) -> Float[Array, "L P K"]:
     """W: standard normal rows, one for each plane of each table, shared by all heads (Algorithm 1, p. 5)."""
+    dial("tables", tables, 1, 2**25, integer=True)
     dial("planes", planes, 1, PLANES_PER_TABLE, integer=True)
+    dial("head_width", head_width, 1, 2**30, integer=True)
     rows = (PLANES_PER_TABLE * np.arange(tables)[:, None] + np.arange(planes)).ravel()
     return draws.normal(seed, STREAMS["planes"], rows, head_width).reshape(tables, planes, head_width)
 
@@ -128,9 +135,9 @@ def _toy(params: RaceParams) -> Inputs:
     """
     T, K, seed = params.tokens, params.head_width, params.seed
     cluster = np.arange(T) * CLUSTERS // T
-    centre = _unit(draws.normal(seed, STREAMS["centres"], CLUSTERS, K))[cluster]
+    centre = unit(draws.normal(seed, STREAMS["centres"], CLUSTERS, K))[cluster]
     noise = {name: draws.normal(seed, STREAMS[name], T, K) for name in ("queries", "keys", "values")}
-    q, k = (_unit(centre + SPREAD / np.sqrt(K) * noise[name]) for name in ("queries", "keys"))
+    q, k = (unit(centre + SPREAD / np.sqrt(K) * noise[name]) for name in ("queries", "keys"))
     v = draws.normal(seed, STREAMS["value centres"], CLUSTERS, K)[cluster] + SPREAD * noise["values"]
     names = tuple(f"{'abcd'[c]}{1 + t - int(np.argmax(cluster == c))}" for t, c in enumerate(cluster))
     q, k, v = (x[None, :, None] for x in (q, k, v))
@@ -147,10 +154,6 @@ def _real(params: RaceParams) -> Inputs:
     return Inputs(q, k, v, tuple(heads.tokens[window]))
 
 
-def _unit(x: Float[Array, "T K"]) -> Float[Array, "T K"]:
-    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
-
-
 def check_arguments(q, k, v, planes, sharpness, causal, state, return_state, variant, normalize) -> None:
     """Refuse what no implementation can compute; each error names the argument, what was wanted and what came."""
     sizes: Axes = {}
@@ -163,6 +166,7 @@ def check_arguments(q, k, v, planes, sharpness, causal, state, return_state, var
             f"planes must hold 1 to 8 planes in at least one table, got {tuple(planes.shape)} for [..., L, P, K]"
         )
     if np.ndim(sharpness):
+        sharpness = np.asarray(as_numpy(sharpness), dtype=np.float64)
         check("sharpness", sharpness, "H", sizes)
     for value in np.ravel(as_numpy(sharpness)).tolist():
         dial("sharpness", value, 1e-6, 1e4)
@@ -174,10 +178,23 @@ def check_arguments(q, k, v, planes, sharpness, causal, state, return_state, var
             f"k must have as many positions as q where causal, so S = {sizes['T'][0]}, got S = {sizes['S'][0]}"
         )
     if state is not None:
-        sizes["R"] = (2 ** sizes["P"][0], "planes (2^P)")
-        if not isinstance(state, tuple) or len(state) not in (2, 3):
-            raise ValueError(
-                f"state must be the State of an earlier call, or a tuple (mass, content), got {type(state).__name__}"
-            )
-        check("state.mass", state[0], "B H L R", sizes)
-        check("state.content", state[1], "B H L R V", sizes)
+        _check_state(state, sizes)
+
+
+def _check_state(state: State, sizes: Axes) -> None:
+    if not isinstance(state, tuple) or len(state) not in (2, 3):
+        raise ValueError(
+            f"state must be the State of an earlier call, or a tuple (mass, content), got {type(state).__name__}"
+        )
+    sizes["R"] = (2 ** sizes["P"][0], "planes (2^P)")
+    mass, content, log_scale = State(*state)
+    check("state.mass", mass, "B H L R", sizes)
+    check("state.content", content, "B H L R V", sizes)
+    mass, content = as_numpy(mass), as_numpy(content)
+    if np.any(mass < 0):
+        raise ValueError(f"state.mass must not be negative, got {mass.min():g}")
+    if np.any(content[mass == 0]):
+        raise ValueError("state.content must be 0 where state.mass is 0, got a bucket with content and no mass")
+    if log_scale is not None:
+        log_scale = as_numpy(log_scale)  # -inf: nothing was written there
+        check("state.log_scale", np.where(np.isneginf(log_scale), 0, log_scale), "B H L R", sizes)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnlab.arrays import Array, Float, as_float
-from attnlab.dense import softmax_attention, visible
+from attnlab.arrays import Array, Axes, Float, as_float, check, one_of
+from attnlab.dense import softmax_attention, unit, visible
 from attnlab.race.params import State
 
 __all__ = [
@@ -45,7 +45,7 @@ class Trace(NamedTuple):
     phi_k: Float[Array, "B S H L R"]
     mass: Float[Array, "B H L R"]
     content: Float[Array, "B H L R V"]
-    numerator: Float[Array, "B T H V"]  # Num and Den of Algorithm 1
+    numerator: Float[Array, "B T H V"]  # Num and Den of Algorithm 1, 1/L included
     denominator: Float[Array, "B T H"]
     scores: Float[Array, "B H T S"]  # S_hat, unmasked
     weights: Float[Array, "B H T S"]  # S_hat masked where causal, rows divided by their sums
@@ -56,12 +56,6 @@ class Trace(NamedTuple):
 # -- the target: a power of the angular kernel --
 
 
-def unit(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
-    """x divided by its length; a zero vector stays zero."""
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
-    return np.divide(x, length, out=np.zeros_like(x), where=length > 0)
-
-
 def kappa(cosine: Float[Array, "..."]) -> Float[Array, "..."]:
     """The angular kernel 1 - arccos(cosine)/pi: 1, 1/2, 0 at angles 0, pi/2, pi (Eq. 4, p. 6)."""
     return 1.0 - np.arccos(np.clip(cosine, -1.0, 1.0)) / np.pi
@@ -69,6 +63,9 @@ def kappa(cosine: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def angular_scores(q: Queries, k: Keys, power: float) -> Float[Array, "B H T S"]:
     """S = kappa(q, k)^power for every pair."""
+    sizes: Axes = {}
+    check("q", q, "B T H K", sizes)
+    check("k", k, "B S H K", sizes)
     return kappa(np.einsum("bthk,bshk->bhts", unit(as_float(q)), unit(as_float(k)))) ** power
 
 
@@ -101,8 +98,7 @@ def log_features(x: Queries, planes: Planes, sharpness: Sharpness = 1.0, *, hard
     if hard:
         agrees = np.all((projection > 0)[..., None, :] == (v > 0), axis=-1)
         return np.where(agrees, 0.0, -np.inf).astype(projection.dtype)
-    beta = np.asarray(sharpness, dtype=projection.dtype)
-    beta = beta[:, None, None] if beta.ndim else beta
+    beta = as_float(sharpness, projection.dtype).reshape(-1, 1, 1)  # one, or one a head
     u = np.tanh(projection)  # [B, T, H, L, P]
     logits = beta * (u @ v.T)  # beta u . v_r
     logits -= logits.max(axis=-1, keepdims=True)
@@ -200,7 +196,12 @@ def trace(
     q: Queries, k: Keys, v: Values, planes: Planes, sharpness: Sharpness = 1.0, *, causal: bool = False,
     variant: str = "algorithm", normalize: bool = False,
 ) -> Trace:  # fmt: skip
-    """`attention` with every intermediate, the T x S kernel matrix included: for teaching sizes."""
+    """`attention` with every intermediate, the T x S kernel matrix included: for teaching sizes.
+
+    All numbers but `out` and `weights` stand in plain units, where sums may underflow at extreme sharpness. `variant`
+    is "algorithm" or "hard": the released code's operator has no kernel matrix of this kind.
+    """
+    one_of("variant", variant, ("algorithm", "hard"))
     out, state = attention(
         q, k, v, planes, sharpness, causal=causal, return_state=True, variant=variant, normalize=normalize
     )

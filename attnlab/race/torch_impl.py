@@ -6,6 +6,7 @@ What it changes from the reference, and what that bought:
     chunks             a chunk of tokens is a matrix product against the state; a causal chunk adds its own masked block
                        (Phi_Q Phi_K^T * tril) V
     recomputation      a chunk's features are made again when their gradient is needed, so that no feature is kept
+    float64 state      the state is small; kept in float64, a stream of any length loses no mass
     two sweeps         dq follows the prefix state forward; dk and dv follow the gradient of the reads backward. Nothing
                        is subtracted from a total, which would round small prefixes away
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from attnlab.backend import Unsupported
-from attnlab.race.params import State, plain_state
+from attnlab.race.params import LARGEST_LOG_SCALE, State, plain_state
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
 LARGEST = {torch.float32: 80.0, torch.float64: 600.0}  # of 2 beta P: exp of its negative is a normal number
@@ -45,15 +46,14 @@ def attention(
         raise Unsupported(
             f"the torch implementation covers variant='algorithm', not {variant!r}; the reference has it."
         )
-    from_numpy = isinstance(q, np.ndarray)
-    q, k, v, planes = (torch.as_tensor(_writable(x)) for x in (q, k, v, planes))
+    from_numpy = not any(isinstance(x, torch.Tensor) for x in (q, k, v, planes, sharpness))
+    q, k, v, planes = (_tensor(x) for x in (q, k, v, planes))
     if planes.requires_grad:
-        raise Unsupported(
-            "the torch implementation has no gradient for planes: they are random and fixed (Algorithm 1, p. 5)."
-        )
-    work = torch.float64 if v.dtype == torch.float64 else torch.float32
+        raise Unsupported("the torch implementation has no gradient for planes: they are random and fixed (p. 5).")
+    widest = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    work = torch.float64 if widest == torch.float64 else torch.float32
     H, P = q.shape[2], planes.shape[-2]
-    beta = torch.as_tensor(_writable(sharpness)).to(device=q.device, dtype=work).expand(H)
+    beta = _tensor(sharpness).to(device=q.device, dtype=work).expand(H)
     largest = 2 * P * float(beta.detach().max()) if H else 0.0
     if not largest <= LARGEST[work]:
         raise Unsupported(
@@ -62,16 +62,16 @@ def attention(
     planes = planes.to(device=q.device, dtype=work)
     planes = (planes if planes.ndim == 4 else planes[None]).expand(H, -1, -1, -1)
     out_dtype = v.dtype
-    q, k, v = (x.to(work) for x in (q, k, v))
-    if normalize:
-        q, k = _unit(q), _unit(k)
-    B, V, L, R = q.shape[0], v.shape[-1], planes.shape[1], 2**P
-    mass, content = _carried(state, (B, H, L * R), V, q.device, work)
-    out, mass, content = _Race.apply(q, k, v, planes, beta, mass, content, causal)
-    out = out.to(out_dtype)
-    mass, content = mass.view(B, H, L, R), content.view(B, H, L, R, V)
+    with torch.autocast(q.device.type, enabled=False):  # the working precision is the one named above
+        q, k, v = (x.to(work) for x in (q, k, v))
+        if normalize:
+            q, k = _unit(q), _unit(k)
+        B, V, L, R = q.shape[0], v.shape[-1], planes.shape[1], 2**P
+        mass, content = _carried(state, (B, H, L * R), V, q.device)
+        out, mass, content = _Race.apply(q, k, v, planes, beta, mass, content, causal)
+    out, mass, content = out.to(out_dtype), mass.view(B, H, L, R), content.view(B, H, L, R, V)
     if from_numpy:
-        out, mass, content = out.numpy(), mass.numpy(), content.numpy()
+        out, mass, content = (x.detach().numpy() for x in (out, mass, content))
     return (out, State(mass, content)) if return_state else out
 
 
@@ -87,7 +87,7 @@ def features(x, planes, beta):
 
 
 class _Race(torch.autograd.Function):
-    """(out, mass, content) from (q, k, v, planes, beta, mass, content); everything in the working precision."""
+    """(out, mass, content) from (q, k, v, planes, beta, mass, content): the state in float64, the rest as it came."""
 
     @staticmethod
     def forward(ctx, q, k, v, planes, beta, mass, content, causal):
@@ -99,8 +99,8 @@ class _Race(torch.autograd.Function):
                 mass, content = _written(mass, content, features(k[:, s], planes, beta), _heads_first(v[:, s]))
         for t in _chunks(q.shape[1], CAUSAL_CHUNK if causal else CHUNK):
             phi_q = features(q[:, t], planes, beta)
-            num = phi_q @ content
-            den[:, :, t] = (phi_q @ mass[..., None]).squeeze(-1)
+            num = phi_q @ content.to(q.dtype)
+            den[:, :, t] = (phi_q @ mass.to(q.dtype)[..., None]).squeeze(-1)
             if causal:
                 phi_k, v_t = features(k[:, t], planes, beta), _heads_first(v[:, t])
                 block = (phi_q @ phi_k.mT).tril()
@@ -114,14 +114,14 @@ class _Race(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_out, d_mass, d_content):
-        dq, dk, dv, dbeta, d_mass, d_content = _Gradient.apply(*ctx.saved_tensors, d_out, d_mass, d_content, ctx.causal)
+        with torch.autocast(d_out.device.type, enabled=False):
+            saved = (*ctx.saved_tensors, d_out, d_mass, d_content, ctx.causal)
+            dq, dk, dv, dbeta, d_mass, d_content = _Gradient.apply(*saved)
         return dq, dk, dv, None, dbeta, d_mass, d_content, None
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient as a function of its own, so that whoever differentiates it again is told that this is not
-    covered.
-    """
+    """The gradient as a function of its own, so that whoever differentiates it again is told why that cannot be."""
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -156,7 +156,7 @@ class _Gradient(torch.autograd.Function):
 
         mass, content = (first_mass, first_content) if causal else (last_mass, last_content)
         for t in _chunks(q.shape[1], step):  # forward: dq against the state that each query read
-            d_phi = d_num[:, :, t] @ content.mT + d_den[:, :, t, None] * mass[:, :, None]
+            d_phi = d_num[:, :, t] @ content.to(q.dtype).mT + d_den[:, :, t, None] * mass.to(q.dtype)[:, :, None]
             if causal:
                 phi_k, v_t = features(k[:, t], planes, beta), _heads_first(v[:, t])
                 d_phi = d_phi + (d_num[:, :, t] @ v_t.mT + d_den[:, :, t, None]).tril() @ phi_k
@@ -164,28 +164,21 @@ class _Gradient(torch.autograd.Function):
             dq[:, t], db = _through_features(q[:, t], planes, beta, d_phi)
             dbeta += db
 
-        d_mass, d_content = d_mass.clone(), d_content.clone()  # of the final state; grows by every read below
+        # the gradient of the final state, to which every read below adds its own; float64 like the state
         if not causal:
             for t in _chunks(q.shape[1], step):
                 phi_q = features(q[:, t], planes, beta)
-                d_mass, d_content = (
-                    d_mass + (phi_q.mT @ d_den[:, :, t, None]).squeeze(-1),
-                    d_content + phi_q.mT @ d_num[:, :, t],
-                )
-        for s in reversed(
-            list(_chunks(k.shape[1], step))
-        ):  # backward: dk and dv against the gradient of the state they were written to
+                d_mass, d_content = _written(d_mass, d_content, phi_q, d_num[:, :, t], d_den[:, :, t])
+        # backward: dk and dv against the gradient of the state they were written to
+        for s in reversed(list(_chunks(k.shape[1], step))):
             phi_k, v_s = features(k[:, s], planes, beta), _heads_first(v[:, s])
-            d_phi = v_s @ d_content.mT + d_mass[:, :, None]
-            dv_s = phi_k @ d_content
+            d_phi = v_s @ d_content.to(q.dtype).mT + d_mass.to(q.dtype)[:, :, None]
+            dv_s = phi_k @ d_content.to(q.dtype)
             if causal:
                 phi_q = features(q[:, s], planes, beta)
                 d_phi = d_phi + (d_num[:, :, s] @ v_s.mT + d_den[:, :, s, None]).tril().mT @ phi_q
                 dv_s = dv_s + (phi_q @ phi_k.mT).tril().mT @ d_num[:, :, s]
-                d_mass, d_content = (
-                    d_mass + (phi_q.mT @ d_den[:, :, s, None]).squeeze(-1),
-                    d_content + phi_q.mT @ d_num[:, :, s],
-                )
+                d_mass, d_content = _written(d_mass, d_content, phi_q, d_num[:, :, s], d_den[:, :, s])
             dv[:, s] = dv_s.transpose(1, 2)
             dk[:, s], db = _through_features(k[:, s], planes, beta, d_phi)
             dbeta += db
@@ -199,8 +192,10 @@ def _through_features(x, planes, beta, d_phi):
         return torch.autograd.grad(features(x, planes, beta), (x, beta), d_phi)
 
 
-def _written(mass, content, phi_k, v):
-    return mass + phi_k.sum(-2), content + phi_k.mT @ v
+def _written(mass, content, phi, v, ones=None):
+    """A chunk's own sums in the working precision, added to the state in float64: no length of stream loses mass."""
+    own = phi.sum(-2) if ones is None else (phi.mT @ ones[..., None]).squeeze(-1)
+    return mass + own, content + phi.mT @ v
 
 
 def _over(num, den):
@@ -217,19 +212,37 @@ def _chunks(length, size):
 
 
 def _unit(x):
+    """x over its length; scaled by the largest entry first, so that no square over- or underflows."""
+    if not x.shape[-1]:
+        return x
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, 1)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length > 0, length, 1)
 
 
-def _carried(state, shape, V, device, dtype):
+def _carried(state, shape, V, device):
+    """Mass and content of an earlier call in plain units, float64; zeros if there was none."""
     if state is None:
-        return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(*shape, V, device=device, dtype=dtype)
-    if state[0] is not None and isinstance(state[0], np.ndarray):
+        mass = torch.zeros(shape, device=device, dtype=torch.float64)
+        return mass, torch.zeros(*shape, V, device=device, dtype=torch.float64)
+    if not any(isinstance(x, torch.Tensor) for x in state):
         state = plain_state(state)
-    mass, content = (torch.as_tensor(_writable(x)).to(device=device, dtype=dtype) for x in state[:2])
+    mass, content = (_tensor(x).to(device, torch.float64) for x in state[:2])
+    if len(state) == 3 and state[2] is not None:
+        log_scale = _tensor(state[2]).to(device, torch.float64)
+        if not bool((log_scale <= LARGEST_LOG_SCALE).all()):
+            raise Unsupported(
+                f"a fast path keeps states in plain units; exp({log_scale.max():g}) is too large for them."
+            )
+        mass, content = log_scale.exp() * mass, log_scale.exp()[..., None] * content
     return mass.reshape(shape), content.reshape(*shape, V)
 
 
-def _writable(x):
-    """A read-only or reversed NumPy view copied, since torch takes neither; anything else as it is."""
-    return np.array(x) if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0) else x
+def _tensor(x):
+    """A tensor as it is; NumPy arrays in a form that torch takes: native byte order, writable, no negative strides."""
+    if isinstance(x, torch.Tensor):
+        return x
+    x = np.asarray(x)
+    kind = np.dtype(x.dtype.newbyteorder("=")) if x.dtype.itemsize <= 8 else np.float64  # long double: no such tensor
+    return torch.from_numpy(np.array(x, dtype=kind, order="C"))

@@ -51,3 +51,10 @@ def test_a_real_head_brings_its_own_width_and_words():
     assert params.draw_planes().shape == (4, 3, 64)
     assert len(real.tokens) == 48
     assert "".join(real.tokens).strip()
+
+
+@pytest.mark.parametrize("change", [{"tables": 0}, {"tables": True}, {"tables": 2.5}, {"planes": 0}, {"head_width": 0}])
+def test_planes_are_drawn_for_whole_counts_only(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name} must"):
+        draw_planes(**{"tables": 1, "planes": 1, "head_width": 1} | change)

@@ -43,6 +43,9 @@ def test_the_reference_is_short_enough_to_read_aloud():
     assert len(set(code) - prose) < 150
 
 
+STATE = State(np.ones((B, H, L, R)), np.ones((B, H, L, R, V)), np.zeros((B, H, L, R)))
+
+
 # -- by hand --
 
 
@@ -90,6 +93,28 @@ def test_the_causal_run_is_the_masked_pairwise_form():
     want = np.einsum("bhts,bshv->bthv", masked / masked.sum(-1, keepdims=True), v)
     np.testing.assert_allclose(seen.out, want, rtol=1e-12)
     np.testing.assert_allclose(seen.weights, masked / masked.sum(-1, keepdims=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["algorithm", "hard"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_numerator_over_denominator_is_the_output(variant, causal):
+    q, k, v = qkv()
+    seen = reference.trace(q, k, v, PLANES, 1.5, causal=causal, variant=variant)
+    met = seen.denominator > 0
+    np.testing.assert_allclose(
+        (seen.numerator / np.where(met, seen.denominator, 1)[..., None])[met], seen.out[met], rtol=1e-12
+    )
+    if not causal:
+        np.testing.assert_allclose(
+            seen.denominator, np.einsum("bthlr,bhlr->bth", seen.phi_q, seen.mass) / L, rtol=1e-12
+        )
+    with pytest.raises(ValueError, match="variant must be one of 'algorithm', 'hard', got 'bucket_mean'"):
+        reference.trace(q, k, v, PLANES, 1.5, variant="bucket_mean")
+
+
+def test_sharpness_may_be_a_list_or_a_whole_number():
+    q, k, v = qkv()
+    assert np.array_equal(attention(q, k, v, sharpness=[2, 2, 2]), attention(q, k, v, sharpness=2))
 
 
 def test_angular_scores_at_three_angles():
@@ -283,6 +308,11 @@ def test_a_million_tokens_stream_in_constant_memory_with_their_mass_exact():
         ({"k": np.ones((B, 9, H, K)), "v": np.ones((B, 9, H, V)), "causal": True}, "so S = 7, got S = 9"),
         ({"state": np.ones(3)}, "state must be the State of an earlier call"),
         ({"state": (np.ones((B, H, L, 8)), np.ones((B, H, L, R, V)))}, "[B, H, L, R] with R = 4 as in planes (2^P)"),
+        ({"state": (-np.ones((B, H, L, R)), np.zeros((B, H, L, R, V)))}, "state.mass must not be negative, got -1"),
+        ({"state": (np.zeros((B, H, L, R)), np.ones((B, H, L, R, V)))}, "state.content must be 0 where"),
+        ({"state": STATE._replace(log_scale=STATE.mass * np.nan)}, "state.log_scale must be finite, got nan"),
+        ({"state": STATE._replace(log_scale=STATE.mass[:1])}, "state.log_scale must be [B, H, L, R] with B = 2"),
+        ({"sharpness": np.array([1.0, np.nan, 2.0])}, "sharpness must be finite, got nan at [1]"),
         ({"k": np.full((B, T, H, K), np.inf)}, "k must be finite, got inf at [0, 0, 0, 0]"),
         ({"impl": "fast"}, "impl must be one of"),
     ],

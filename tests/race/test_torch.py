@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip(
-    "torch", reason="the package torch is not installed; get it with: pip install 'attnlab[torch]'"
-)
+torch = pytest.importorskip("torch", reason="the package torch is not installed; get it with: pip install torch")
 
 from attnlab import backend, draws  # noqa: E402
 from attnlab.race import attention, draw_planes, torch_impl  # noqa: E402
@@ -151,3 +149,48 @@ def test_no_token_and_one_token_have_gradients(T, causal):
     attention(q, k, v, PLANES, sharpness, causal=causal, impl="torch").sum().backward()
     assert v.grad.shape == v.shape
     torch.testing.assert_close(v.grad, torch.ones_like(v))  # a single key returns its own value
+
+
+def test_a_state_of_tensors_keeps_its_scale():
+    q, k, v, _ = (x.detach() for x in leaves())
+    options = {"sharpness": 1.5, "causal": True}
+    _, state = attention(
+        q[:, :4].numpy(), k[:, :4].numpy(), v[:, :4].numpy(), PLANES.numpy(), return_state=True, **options
+    )
+    later = [x[:, 4:] for x in (q, k, v)]
+    want = attention(q, k, v, PLANES, **options)[:, 4:]
+    assert abs(state.log_scale).max() > 0.1  # else there would be nothing to lose
+    got = attention(*later, PLANES, state=type(state)(*map(torch.tensor, state)), impl="torch", **options)
+    np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+def test_autocast_does_not_lower_the_working_precision():
+    q, k, v, sharpness = (x.detach().float().requires_grad_() for x in leaves())
+    want = torch.autograd.grad(attention(q, k, v, PLANES, sharpness, impl="torch").square().sum(), (q, sharpness))
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(attention(q, k, v, PLANES, sharpness, impl="torch").square().sum(), (q, sharpness))
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_the_widest_input_sets_the_working_precision():
+    q, k, v, _ = (x.detach() for x in leaves())
+    got = attention(q, k, v.float(), PLANES, 1.5, impl="torch")
+    assert got.dtype == torch.float32
+    want = attention(q, k, v.float(), PLANES, 1.5)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [">f8", np.longdouble])
+def test_numpy_types_that_torch_does_not_have_are_converted(kind):
+    q, k, v, _ = (x.detach().numpy() for x in leaves())
+    want = attention(q, k, v, PLANES.numpy(), 1.5)
+    got = attention(*(x.astype(kind) for x in (q, k, v)), PLANES.numpy(), 1.5, impl="torch")
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_a_tensor_among_arrays_gives_a_tensor_with_its_gradient():
+    q, k, v, _ = (x.detach().numpy() for x in leaves())
+    beta = torch.tensor(1.5, requires_grad=True)
+    attention(q, k, v, PLANES.numpy(), beta, impl="torch").sum().backward()
+    assert beta.grad is not None
