@@ -40,7 +40,7 @@ types: setup ## static types
 
 sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs removed
 	@$(BIN)/jupytext --quiet --sync notebooks/*.py
-	@$(BIN)/nbstripout --keep-id notebooks/*.ipynb
+	@$(BIN)/nbstripout --keep-id --extra-keys metadata.language_info notebooks/*.ipynb
 
 bench: setup ## CPU benchmarks beside their peers
 	@$(BIN)/attnlab bench race

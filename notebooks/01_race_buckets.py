@@ -12,7 +12,7 @@ import numpy as np
 
 import attnlab
 from attnlab import data, dense, parity
-from attnlab.race import RaceParams, claims, draw_planes, reference, theory
+from attnlab.race import RaceParams, claims, draw_planes, reference, theory, view
 from attnlab.race.widget import RacePanel
 
 # %% [markdown]
@@ -33,30 +33,41 @@ print("kappa^3", kernel**3)
 assert np.allclose(kernel, [1, 1 / 2, 0])
 
 # %% [markdown]
-# ## Three tokens by hand
+# ## One query by hand
 #
-# Two planes cut space into four buckets; `tanh` softens the cut. Each row of `phi` says how a token divides itself
-# among the four buckets of the only table, and each row sums to 1.
+# Four tokens, two planes, one table. The planes cut space into four buckets, `tanh` softens the cut, and each row of
+# `phi_k` says how a key divides itself among the buckets: every row sums to 1.
 
 # %%
 toy = RaceParams(tokens=4, planes=2, tables=1, head_width=2)
 q, k, v, words = toy.inputs()
 trace = reference.trace(q, k, v, toy.draw_planes(), toy.sharpness)
-print(trace.phi_k[0, :, 0, 0].round(3))
+phi_q, phi_k = trace.phi_q[0, :, 0, 0], trace.phi_k[0, :, 0, 0]
+print(phi_k.round(3))
 
-assert np.allclose(trace.phi_k.sum(-1), 1)
+assert np.allclose(phi_k.sum(axis=1), 1)
 
 # %% [markdown]
-# Keys **write**: a bucket's mass is the sum of its column, its content the same sum weighted by the values. Queries
-# **read**: one ratio, after all tables are summed. Forming the kernel matrix instead gives the same numbers.
+# Keys **write**: a bucket's mass A is the sum of its column, its content B the same sum weighted by the values. The
+# first query **reads**: its shares of the buckets, times B, over its shares times A. One ratio, at the end.
 
 # %%
-through_buckets = trace.out[0, :, 0]
-through_pairs = trace.weights[0, 0] @ v[0, :, 0]
-print("mass of the buckets ", trace.mass[0, 0, 0].round(3))
-print("largest difference  ", np.abs(through_buckets - through_pairs).max())
+A, B = phi_k.sum(axis=0), phi_k.T @ v[0, :, 0]
+output = (phi_q[0] @ B) / (phi_q[0] @ A)
+print("query's shares", phi_q[0].round(3), " mass", A.round(3), " output", output.round(3))
 
-assert np.allclose(through_buckets, through_pairs, rtol=1e-12)
+assert np.allclose(output, trace.out[0, 0, 0])
+
+# %% [markdown]
+# Nobody formed a matrix of pairs. If one does, weighing each value by how much query and key share buckets, the numbers
+# are the same: this is the attention matrix that the panel below draws for RACE.
+
+# %%
+weights = phi_q @ phi_k.T
+weights /= weights.sum(axis=1, keepdims=True)
+print(weights.round(3))
+
+assert np.allclose(weights @ v[0, :, 0], trace.out[0, :, 0], rtol=1e-12)
 
 # %% [markdown]
 # ## Move it
@@ -102,12 +113,11 @@ assert for_equal[0] < for_equal[1] < for_equal[2] < 1
 # ## The same operator, faster
 #
 # The fast implementations are compared with the reference row by row. The tolerance is computed: what the reference
-# itself loses in float32, plus rounding for adding the terms in another order.
+# itself loses in float32, plus rounding for the `terms` that are added in another order (64 keys, then 4 x 16 buckets).
 
 # %%
-q, k, v, _ = RaceParams(tokens=64, head_width=64).inputs()
-case = {"q": q, "k": k, "v": v, "planes": draw_planes(4, 4, 64), "sharpness": 2.0, "causal": True}
-for report in parity.verify("race", case, terms=64 + 4 * 16):
+case, terms = view.verification(RaceParams(tokens=64, head_width=64, planes=4, tables=4, sharpness=2.0, causal=True))
+for report in parity.verify("race", case, terms=terms):
     print(
         f"{report.impl:<10}", report.why_not or f"error {report.max_rel:.1e} of a row, allowed {report.tolerance:.1e}"
     )
@@ -128,55 +138,58 @@ assert np.allclose(np.concatenate([first, second], axis=1), whole, rtol=1e-10)
 # %% [markdown]
 # ## Real heads
 #
-# Now q, k and v come from SmolLM2-135M-Instruct reading Python's documentation: three layers, after the rotary
-# position embedding. Look for the line of code in the softmax matrix, then look for it in the other two. Choose other
-# layers and heads in the panel.
+# Now q, k and v come from SmolLM2-135M-Instruct reading Python's documentation: three layers, after the rotary position
+# embedding. Among the prose of this window stands one line of code, tokens 24 to 43. In the softmax matrix it is the
+# bright block a third of the way down: code reads code. The angular kernel and RACE are much flatter.
 
 # %%
 heads = data.real_heads()
-print(heads.provenance["model"], "| layers", heads.layers, "| text:", "".join(heads.tokens[344:380]))
+print(heads.provenance["model"], "| layers", heads.layers, "| tokens 24 to 43:", "".join(heads.tokens[368:388]).strip())
 
-RacePanel(input="layer 21, head 1", tokens=64, causal=True, planes=8, sharpness=8.0)
+RacePanel(input="layer 21, head 1", tokens=64, causal=True, planes=3, tables=16, sharpness=8.0)
 
 # %% [markdown]
-# How alike are they? The number below is the attention that both put on the same keys (1 minus the total variation
-# distance, averaged over queries): 1 would be the same pattern. Softmax weighs `exp(|q||k|/8 cos)` with `|q||k|/8` of
-# 20 to 40 here, and the slope of the P-th power at a right angle is only 2P/pi: a real head wants some 32 planes, and a
-# table of RACE has 2^P buckets. The paper trains its models with RACE in place of softmax (Sec. 4, p. 8); it does not
-# swap RACE into a trained one.
+# Why flatter? Softmax weighs a key by `exp(|q||k|/8 cos)`, and `|q||k|/8` is 20 to 40 in these heads. Around a right
+# angle the P-th power of the angular kernel behaves like `exp((2P/pi) cos)`, so P would have to be some 30 to 60 to be
+# as sharp. Count how much of the code line's attention stays inside it:
 
 # %%
-window, shared = slice(344, 600), {}
+q, k, _, _ = RaceParams(input="layer 21, head 1", tokens=64).inputs()
+softmax, seen = dense.softmax_weights(q, k, causal=True)[0, 0], dense.visible(64, 64, causal=True)
+inside = {"softmax": softmax[24:44, 24:44].sum(axis=1).mean()}
+for power in (3, 8, 32):
+    scores = reference.angular_scores(q, k, power)[0, 0] * seen
+    inside[f"angular, P = {power}"] = (scores / scores.sum(axis=1, keepdims=True))[24:44, 24:44].sum(axis=1).mean()
+print({name: round(float(share), 2) for name, share in inside.items()})
+
+assert inside["softmax"] > inside["angular, P = 32"] > inside["angular, P = 8"] > inside["angular, P = 3"]
+
+# %% [markdown]
+# The paper trains its models with RACE in place of softmax (Sec. 4, p. 8); it does not swap RACE into a trained one.
+#
+# One more thing that softmax does not see: add the same vector to every key, and its weights stay as they are. Angles
+# change. Taking the mean key away brings the 32nd power closer to the softmax in the two later layers, not in the early
+# one. (Closeness here is the attention that both put on the same keys, averaged over 256 queries.)
+
+# %%
 for layer in heads.layers:
-    q, k, _ = (x[:, window].astype(np.float64) for x in heads.layer(layer))
+    q, k, _ = (x[:, 344:600].astype(np.float64) for x in heads.layer(layer))
     softmax, seen = dense.softmax_weights(q, k, causal=True), dense.visible(256, 256, causal=True)
-    for power in (3, 8, 32):
-        angular = reference.angular_scores(q, k, power) * seen
-        shared[layer, power] = np.minimum(softmax, angular / angular.sum(-1, keepdims=True)).sum(-1).mean()
-    print(f"layer {layer:>2}: P = 3, 8, 32 share", *(f"{shared[layer, power]:.2f}" for power in (3, 8, 32)))
-    assert shared[layer, 3] < shared[layer, 8] < 0.75
-
-# %% [markdown]
-# One more thing softmax does not see: add the same vector to every key and its weights stay as they are. Angles change.
-# Taking the mean key away spreads the angles of these heads and brings the 32nd power closer to the softmax.
-
-# %%
-for layer in heads.layers[1:]:
-    q, k, _ = (x[:, window].astype(np.float64) for x in heads.layer(layer))
-    centred = k - k.mean(axis=1, keepdims=True)
-    softmax = dense.softmax_weights(q, centred, causal=True)
-    angular = reference.angular_scores(q, centred, 32) * seen
-    now = np.minimum(softmax, angular / angular.sum(-1, keepdims=True)).sum(-1).mean()
-    print(f"layer {layer:>2}: share at P = 32, {shared[layer, 32]:.2f} before and {now:.2f} after centring the keys")
-    assert np.allclose(softmax, dense.softmax_weights(q, k, causal=True))
-    assert now > shared[layer, 32]
+    shared = []
+    for keys in (k, k - k.mean(axis=1, keepdims=True)):
+        assert np.allclose(dense.softmax_weights(q, keys, causal=True), softmax)
+        angular = reference.angular_scores(q, keys, 32) * seen
+        shared.append(np.minimum(softmax, angular / angular.sum(axis=-1, keepdims=True)).sum(axis=-1).mean())
+    print(f"layer {layer:>2}: shared at P = 32: {shared[0]:.2f} with the keys as they are, {shared[1]:.2f} centred")
+    assert (shared[1] > shared[0]) == (layer > 2)
 
 # %% [markdown]
 # ## A lemma that fails
 #
-# Lemma 10 (p. 24) promises that enough tables bring the kernel matrix close to its target. Take every query and key to
-# be one unit vector: the target is 1 everywhere, and no number of tables lifts RACE's score near it at low sharpness.
-# The normalised output is still right there, so it is the lemma that falls, not every bound on the output.
+# Write E for the difference between RACE's kernel matrix and its target S. Lemma 10 (p. 24) promises that with enough
+# tables |E| (its spectral norm) stays below half the smallest row sum of S. Take every query and key to be one unit
+# vector: S is 1 everywhere, so each row sums to N, and |E| must fall below N/2. At low sharpness no number of tables
+# brings it there. The normalised output is still right, so it is the lemma that falls, not every bound on the output.
 
 # %%
 one = np.broadcast_to([1.0, 0.0], (1, 8, 1, 2))
@@ -189,7 +202,8 @@ for tables in (1, 16, 256):
 
 # %%
 lemma = next(claim for claim in claims.CLAIMS if claim.id == "race.lemma10").run()
-print(lemma["says"], "\n", lemma["source"], "\n", lemma["observed"], lemma["evidence"], lemma["measured"])
+print(lemma["says"])
+print(lemma["source"], "|", lemma["observed"], "|", lemma["evidence"], "|", lemma["measured"])
 
 assert lemma["observed"] == "REFUTED"
 
@@ -198,6 +212,7 @@ assert lemma["observed"] == "REFUTED"
 #
 # - In the panel, find the smallest *sharpness* at which neither of Lemma 10's failure regions is marked, for P = 2 and
 #   P = 4. Compare with `theory.many_tables_region(2)` and `(4)`.
-# - Set `variant="bucket_mean"` in `attnlab.race.attention`: the operator of the authors' released code. How far is it
-#   from Algorithm 1 at sharpness 0.1, and at 5? (`race.released-code` in [05_claims](05_claims.ipynb) tables it.)
+# - Set `variant="bucket_mean"` in `attnlab.race.attention`: the operator of the authors' released code. Divide its
+#   output by the number of tables, which it does not do itself. How far is it from Algorithm 1 at sharpness 0.1, and at
+#   5? (`race.released-code` in [05_claims](05_claims.ipynb) tables it.)
 # - Give `reference.trace` a sharpness of 10,000 with `causal=True`. Why is the first output still its own value?
