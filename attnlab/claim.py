@@ -19,6 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
+    "NOBODY",
+    "SAID_BY",
     "Claim",
     "Evidence",
     "Ledger",
@@ -37,6 +39,15 @@ __all__ = [
     "run",
     "statistical",
 ]  # fmt: skip
+
+
+SAID_BY = {  # how `source` begins, and who says the sentence
+    "paper": "the paper",
+    "the authors' repository": "the authors' code",
+    "reader's analysis": "the reader",  # the author of the reading notes that this project began from
+    "this project": "this project",
+}
+NOBODY = "nobody: a natural guess"  # a sentence that the reader or this project writes down in order to deny it
 
 
 class Verdict(StrEnum):
@@ -84,6 +95,15 @@ class Claim:
     evidence: Evidence
     check: Callable[..., Outcome] = field(repr=False)
 
+    @property
+    def said_by(self) -> str:
+        """Who says the sentence: verdicts are counted for and against them. Raises ValueError for an unknown source."""
+        for start, who in SAID_BY.items():
+            if self.source.startswith(start):
+                denied = self.recorded == Verdict.REFUTED and who in {"the reader", "this project"}
+                return NOBODY if denied else who
+        raise ValueError(f"source of {self.id} must begin with one of {', '.join(SAID_BY)}, got {self.source!r}")
+
     def run(self) -> dict[str, Any]:
         """Run the check: the record that `attnlab verify --json` prints. An exception inside the check is a failed
         claim, never a missing one.
@@ -93,7 +113,8 @@ class Claim:
         except Exception as error:  # the record must show it; `agrees` is then False
             outcome = None
             note = f"the check raised {type(error).__name__}: {error}"
-        record = {"id": self.id, "says": self.says, "source": self.source, "recorded": str(self.recorded)}
+        about = {"id": self.id, "says": self.says, "source": self.source, "said_by": self.said_by}
+        record = about | {"recorded": str(self.recorded)}
         if outcome is None:
             return record | {
                 "observed": None,
@@ -118,7 +139,7 @@ class Ledger(list[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         head = "".join(
-            f"<th style='text-align:left'>{name}</th>" for name in ("claim", "verdict", "evidence", "source")
+            f"<th style='text-align:left'>{name}</th>" for name in ("claim", "verdict", "evidence", "said by")
         )
         rows = []
         for record in self:
@@ -126,12 +147,13 @@ class Ledger(list[dict[str, Any]]):
             verdict = (
                 cells["observed"] if record["agrees"] else f"{cells['observed']}, but recorded {cells['recorded']}"
             )
+            colour = "#D55E00" if record["observed"] == "REFUTED" or not record["agrees"] else "inherit"
             remark = f"<br>{cells['note']}" if record["note"] else ""
             columns = (
                 f"<b>{cells['id']}</b><br>{cells['says']}",
-                f"<b>{verdict}</b>",
+                f"<b style='color:{colour}'>{verdict}</b>",
                 f"<b>{cells['evidence']}</b><br>measured: {cells['measured']}<br>wanted: {cells['bound']}{remark}",
-                cells["source"],
+                f"<b>{cells['said_by']}</b><br>{cells['source']}",
             )
             rows.append("".join(f"<td style='text-align:left;vertical-align:top'>{column}</td>" for column in columns))
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

@@ -30,6 +30,7 @@ def test_a_record_has_the_keys_that_verify_prints():
         "id": "room.name",
         "says": "One is one.",
         "source": "paper, p. 1",
+        "said_by": "the paper",
         "recorded": "HOLDS",
         "observed": "HOLDS",
         "evidence": "exact",
@@ -190,3 +191,25 @@ def test_a_missing_flint_falls_to_the_weaker_evidence_and_says_so(monkeypatch):
     assert claim.flint() is None
     assert (seen.observed, seen.evidence) == (HOLDS, Evidence.STATISTICAL)
     assert "pip install python-flint" in seen.note
+
+
+@pytest.mark.parametrize(
+    ("source", "recorded", "who"),
+    [
+        ("paper, Lemma 10, p. 24", Verdict.REFUTED, "the paper"),
+        ("the authors' repository as of June 2026", Verdict.REFUTED, "the authors' code"),
+        ("reader's analysis of Eq. 4, p. 6", Verdict.HOLDS, "the reader"),
+        ("reader's analysis of Sec. 2.2, p. 4", Verdict.REFUTED, "nobody: a natural guess"),
+        ("this project", Verdict.HOLDS, "this project"),
+        ("this project", Verdict.REFUTED, "nobody: a natural guess"),
+    ],
+)
+def test_a_refuted_guess_is_not_counted_against_anybody(source, recorded, who):
+    statement = Claim("x.y", "a sentence", source, recorded, Evidence.EXACT, lambda: claim.exact(True, 1, 1))
+    assert statement.said_by == statement.run()["said_by"] == who
+
+
+def test_a_source_without_a_speaker_is_refused():
+    statement = Claim("x.y", "a sentence", "somebody", Verdict.HOLDS, Evidence.EXACT, lambda: claim.exact(True, 1, 1))
+    with pytest.raises(ValueError, match=r"source of x\.y must begin with one of paper"):
+        statement.run()

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 import attnlab
 import attnlab.models
 import attnlab_kernels
+from attnlab.race.claims import CLAIMS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -257,14 +258,137 @@ def test_every_link_within_the_site_leads_somewhere(site):
             assert not url.fragment or unquote(url.fragment) in site[target].anchors, f"{path.name} links to {link}"
 
 
-def test_the_page_of_a_paper_lists_every_claim_with_its_verdict(site):
-    from attnlab.race.claims import CLAIMS
-
+@pytest.fixture(scope="module")
+def race(site) -> str:
     (page,) = (path for path in site if path.stem == "race")
-    cells = re.sub(r"<[^>]+>", "\n", page.read_text(encoding="utf-8")).split("\n")
+    return page.read_text(encoding="utf-8")
+
+
+def plain(html: str) -> list[str]:
+    """The texts between the tags."""
+    return [text.strip() for text in re.sub(r"<[^>]+>", "\n", html).split("\n") if text.strip()]
+
+
+def rows(html: str, name: str) -> list[str]:
+    """Of every table with this class name, without the heads."""
+    tables = re.findall(rf'<table class="[^"]*\b{name}\b.*?</table>', html, re.DOTALL)
+    return [row for table in tables for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL) if "<td" in row]
+
+
+def test_the_page_of_a_paper_lists_every_claim_with_its_verdict(race):
+    shown = {row[0]: row for row in map(plain, rows(race, "claims"))}
+    assert shown.keys() == {claim.id for claim in CLAIMS}
     for claim in CLAIMS:
-        assert {claim.id, claim.check.__name__} <= set(cells)
-    assert sum(cell in {"HOLDS", "REFUTED", "CONDITIONAL"} for cell in cells) == len(CLAIMS)
+        assert {claim.recorded, claim.evidence, claim.check.__name__} <= set(shown[claim.id])
+
+
+def test_the_verdicts_are_counted_by_who_says_the_sentence(race):
+    groups = re.split(r'<p class="rubric">', race)[1:]
+    listed = {plain(group)[0]: rows(group, "claims") for group in groups}
+    counted = {who: numbers for who, *numbers in map(plain, rows(race, "counts"))}
+    everything = counted.pop("All")
+    for who, numbers in counted.items():
+        verdicts = [plain(row) for row in listed.get(who, [])]
+        each = (sum(verdict in row for row in verdicts) for verdict in ("HOLDS", "CONDITIONAL", "REFUTED"))
+        assert numbers == [str(n) if n else "–" for n in (len(verdicts), *each)], who
+    assert everything[0] == str(len(CLAIMS))
+    assert counted["Nobody: a natural guess"][1:3] == ["–", "–"]
+    assert counted["This project"][3] == "–"
+
+
+def test_every_claim_that_the_proofs_open_with_links_to_its_section(race):
+    text = (ROOT / "docs" / "papers" / "race-proofs.md").read_text()
+    proved = {
+        name
+        for opening in re.findall(r"^\*(`race.*?)\*", text, re.MULTILINE)
+        for name in re.findall(r"`(.*?)`", opening)
+    }
+    linked = {plain(row)[0] for row in rows(race, "claims") if 'href="race-proofs.html#' in row}
+    assert {"race.rank", "race.lemma10-repair"} <= proved
+    assert linked == proved
+
+
+def test_the_code_on_the_start_page_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    seen: dict = {}
+    for block in blocks:
+        exec(block, seen)
+    assert seen["seen"].phi_k.shape == (1, 16, 2, 4, 8)
+    assert seen["q"].shape == (1, 2048, 3, 64)
+
+
+def test_the_math_font_comes_along_with_its_licence(site):
+    (style,) = {path.parent / "_static" / "attnlab.css" for path in site if path.stem == "changelog"}
+    (font,) = re.findall(r'url\("(.*?)"\)', style.read_text())
+    assert (style.parent / font).read_bytes()[:4] == b"wOF2"
+    licence = (style.parent / font).with_suffix(".LICENSE.txt").read_text()
+    assert "SIL Open Font License, Version 1.1" in licence
+
+
+def test_formulas_have_the_spaces_primes_and_bold_letters_that_latex_means(monkeypatch):
+    convert = pytest.importorskip("latex2mathml.converter", reason="the extra docs is not installed").convert
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    from mathml import typeset
+
+    def inside(tex):
+        return re.sub(r' (?:l|r)space="0"', "", typeset(convert(tex)).split(">", 1)[1].removesuffix("</math>"))
+
+    thin = '<mspace width="0.1667em" />'
+    assert inside(r"N\log N") == f"<mrow><mi>N</mi>{thin}<mi>log</mi>{thin}<mi>N</mi></mrow>"
+    assert (
+        inside(r"\exp(x)")
+        == '<mrow><mi>exp</mi><mo stretchy="false">(</mo><mi>x</mi><mo stretchy="false">)</mo></mrow>'
+    )
+    assert inside(r"\lVert x\rVert") == '<mrow><mo stretchy="false">‖</mo><mi>x</mi><mo stretchy="false">‖</mo></mrow>'
+    assert inside("r'") == '<mrow><mrow><mi>r</mi><mo lspace="0.05em">′</mo></mrow></mrow>'
+    assert inside(r"\mathbf 1\mathbf{Ab}") == "<mrow><mn>𝟏</mn><mrow><mi>𝐀</mi><mi>𝐛</mi></mrow></mrow>"
+    assert "\\" in inside(r"\mathcal N"), "an alphabet that browsers do not know is warned of, as unknown commands are"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        sentence = "no Chromium on this machine, so no page was looked at; Debian: apt-get install chromium"
+        pytest.fail(sentence) if os.environ.get("CI") else pytest.skip(sentence)
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+HEIGHTS = "found => found.map(node => node.getBoundingClientRect().height)"
+
+
+@pytest.mark.browser
+def test_brackets_stretch_around_what_they_hold_and_bars_keep_to_their_line(site, chromium):
+    """Without a font that has a MATH table neither brackets nor radicals stretch."""
+    page = chromium.new_page()
+    page.goto(next(path for path in site if path.stem == "race").as_uri())
+    assert page.evaluate("async () => (await document.fonts.load('16px \"STIX Two Math\"')).length") == 1
+    rate = page.locator(".math-block", has_text="rms").first
+    fraction = max(rate.locator("mfrac").evaluate_all(HEIGHTS))
+    assert min(rate.locator("mo[fence=true]").evaluate_all(HEIGHTS)) >= fraction
+    bars = rate.locator("mo", has_text="‖").evaluate_all(HEIGHTS)
+    assert len(bars) == 8
+    assert max(bars) < fraction
+
+
+@pytest.mark.browser
+def test_a_narrow_window_scrolls_what_is_wide_and_never_the_page(site, chromium):
+    page = chromium.new_page(viewport={"width": 390, "height": 844})
+    for path in site:
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, path.name
+    page.goto(next(path for path in site if path.stem == "race").as_uri())
+    overflow = "found => found.filter(n => n.scrollWidth > n.clientWidth).map(n => getComputedStyle(n).overflowX)"
+    wide = page.locator(".table-wrapper, .math-block").evaluate_all(overflow)
+    assert wide
+    assert set(wide) == {"auto"}
+    claims = page.locator(".table-wrapper:has(table.claims)")
+    assert claims.evaluate_all("found => found.every(node => node.scrollWidth <= node.clientWidth)")
 
 
 def test_the_table_of_the_released_code_is_what_its_script_prints():

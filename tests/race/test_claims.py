@@ -1,7 +1,10 @@
 """RACE's claims: the table they were agreed in, what each check sees, and wrong formulas that it must notice."""
 
+import math
+import re
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +47,7 @@ TABLE = {
     "race.text-cpu33m": ("REFUTED", "exact"),
 }
 CERTIFIED = [claim for claim in claims.CLAIMS if claim.evidence is Evidence.CERTIFIED]
+PROOFS = Path(__file__).parents[2] / "docs" / "papers" / "race-proofs.md"
 needs_flint = pytest.mark.skipif(flint() is None, reason="python-flint is not installed")
 
 
@@ -87,6 +91,17 @@ def test_a_claim_is_one_sentence_with_its_place(claim):
     assert "\n" not in claim.says
     assert ". " not in claim.says
     assert "p. " in claim.source or "pp. " in claim.source or claim.source.startswith(("this project", "the authors'"))
+
+
+@needs_flint
+@pytest.mark.parametrize("claim", CERTIFIED, ids=by_id)
+def test_a_certificate_says_how_far_it_reaches_and_where_the_proof_of_the_rest_stands(claim):
+    note = claim.run()["note"]
+    section = re.search(
+        r"^Certified (on|at) .*; for (all|every).*: proof in docs/papers/race-proofs\.md \((.*?)\)\.", note
+    )
+    assert section, note
+    assert f"## {section[3]}\n" in PROOFS.read_text(encoding="utf-8")
 
 
 def test_a_verdict_repeats():
@@ -134,6 +149,26 @@ def swapped(step):
     return step._replace(smaller=step.larger, larger=step.smaller)
 
 
+WRONG_ORDERS = {
+    "P/beta alone": lambda P, L, beta, N, delta: P / beta,
+    "no bias term": lambda P, L, beta, N, delta: math.sqrt(math.log(N / delta) / L),
+    "P/beta^2": lambda P, L, beta, N, delta: P / beta**2 + math.sqrt(math.log(N / delta) / L),
+    "1/beta": lambda P, L, beta, N, delta: 1 / beta + math.sqrt(math.log(N / delta) / L),
+    "log/L": lambda P, L, beta, N, delta: P / beta + math.log(N / delta) / L,
+    "sqrt(log)/L": lambda P, L, beta, N, delta: P / beta + math.sqrt(math.log(N / delta)) / L,
+}
+LOOSE = {
+    "a constant": lambda P, L, beta, N, delta: 10.0,
+    "P/sqrt(beta)": lambda P, L, beta, N, delta: P / math.sqrt(beta) + math.sqrt(math.log(N / delta) / L),
+    "fourth root": lambda P, L, beta, N, delta: P / beta + (math.log(N / delta) / L) ** 0.25,
+}
+
+
+def kept_mass(beta):
+    """Keys that stay where the first of the sequence lies: s_min/N does not fall."""
+    return 1 / 16, 3 / 4
+
+
 MUTANTS = {
     "race.collision": [
         lambda: claims.collision(kappa=lambda cosine: (1 + cosine) / 2),
@@ -172,7 +207,16 @@ MUTANTS = {
         lambda: claims.bias_variance(mean=lambda x, P: (2 * x - 1) ** P),
         lambda: claims.bias_variance(moments=uncorrelated_moments),
     ],
-    "race.bias-bound": [lambda: claims.bias_bound(bound=lambda numbers, beta, P: claims._bound(numbers, beta**2, P))],
+    "race.bias-bound": [
+        lambda: claims.bias_bound(
+            leading=lambda numbers, beta: claims._leading(numbers, beta) / 2,
+            tail=lambda numbers, beta: claims._tail(numbers, beta) / 2,
+        ),
+        lambda: claims.bias_bound(leading=lambda numbers, beta: claims._leading(numbers, beta**2)),
+        lambda: claims.bias_bound(leading=lambda numbers, beta: numbers.real("0.43") / beta),  # needs no tail
+        lambda: claims.bias_bound(tail=lambda numbers, beta: numbers.real(0)),
+        lambda: claims.bias_bound(tail=lambda numbers, beta: claims._tail(numbers, beta) / 100),
+    ],
     "race.bias-order": [
         lambda: claims.bias_order(order=lambda rho: 1),
         lambda: claims.bias_order(order=lambda rho: 2),
@@ -195,11 +239,16 @@ MUTANTS = {
     ],
     "race.lemma10-output": [lambda: claims.lemma10_output(divide=lambda numerator, denominator: numerator / 4)],
     "race.lemma10-repair": [
-        lambda: claims.lemma10_repair(radius=lambda bias, N, L: np.sqrt(np.log(2 * N**2 / claims.DELTA) / (2 * L)))
+        lambda: claims.lemma10_repair(radius=lambda bias, N, L: math.sqrt(math.log(2 * N**2 / claims.DELTA) / (2 * L))),
+        lambda: claims.lemma10_repair(
+            radius=lambda bias, N, L: bias + math.sqrt(math.log(2 * N**2 / claims.DELTA) / (8 * L))
+        ),
+        lambda: claims.lemma10_repair(radius=lambda bias, N, L: bias + math.sqrt(math.log(2 / claims.DELTA) / (2 * L))),
     ],
     "race.theorem2": [
-        lambda: claims.theorem2(rate=lambda P, L, beta, N, delta: P / beta),
-        lambda: claims.theorem2(rate=lambda P, L, beta, N, delta: 10.0),
+        *(lambda rate=rate: claims.theorem2(rate=rate) for rate in WRONG_ORDERS.values()),
+        lambda: claims.theorem2(rate=lambda *setting: theory.theorem2_rate(*setting) / 20),
+        lambda: claims.theorem2(fading=kept_mass),
     ],
     "race.theorem2-cost": [lambda: claims.theorem2_cost(tables=lambda doublings: 8)],
     "race.monotone": [lambda: claims.monotone(table=tuple(map(swapped, claims.TRAINED)))],
@@ -243,9 +292,41 @@ def test_ball_arithmetic_alone_decides_against_the_wrong_formula(name):
     assert all(mutant().evidence is Evidence.CERTIFIED for mutant in MUTANTS[name])
 
 
-def test_the_second_theorem_is_refuted_inside_and_unconditional_outside_by_different_mutants():
-    too_small, too_large = (mutant().observed for mutant in MUTANTS["race.theorem2"])
-    assert (too_small, too_large) == (Verdict.REFUTED, Verdict.HOLDS)
+@pytest.mark.parametrize("rate", WRONG_ORDERS.values(), ids=WRONG_ORDERS)
+def test_no_constant_saves_a_rate_of_the_wrong_order(rate):
+    """A million times the wrong rate is far above every error; its order is what refutes it."""
+    assert claims.theorem2(rate=lambda *setting: 1e6 * rate(*setting)).observed is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_factor_in_the_constant_does_not_turn_the_second_theorem(factor):
+    outcome = claims.theorem2(rate=lambda *setting: factor * theory.theorem2_rate(*setting))
+    assert outcome.observed is Verdict.CONDITIONAL
+    assert outcome.measured.split("outside, ")[1] == claims.theorem2().measured.split("outside, ")[1]
+
+
+def test_the_second_theorem_needs_its_constant_and_its_mass():
+    rate = theory.theorem2_rate
+    assert claims.theorem2(rate=lambda *setting: rate(*setting) / 20).observed is Verdict.REFUTED
+    assert claims.theorem2(fading=kept_mass).observed is Verdict.HOLDS
+
+
+@pytest.mark.parametrize("rate", LOOSE.values(), ids=LOOSE)
+def test_a_rate_that_the_settings_do_not_attain_is_a_failed_claim(rate):
+    """A larger rate is no false bound, but a check that could not tell it from the theorem's would say nothing."""
+    with pytest.raises(ArithmeticError, match="attain each term"):
+        claims.theorem2(rate=rate)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_the_interval_for_a_quantile_covers_it_and_is_not_wide(share):
+    values = np.random.default_rng(0).random(1000)
+    low, high = claims._quantile(values, share)
+    assert low < share < high < low + 0.2
+
+
+def test_too_few_values_leave_a_high_quantile_open():
+    assert claims._quantile(np.arange(1.0, 100.0), 0.9)[1] == math.inf
 
 
 def test_a_broken_bridge_to_the_released_operator_is_a_failed_claim():
