@@ -59,9 +59,13 @@ class Panel(anywidget.AnyWidget):
 
     def verify(self) -> list[parity.Report]:
         """Hold every implementation against the float64 reference for these dials, return the reports and show them."""
-        arguments, terms = self.view.verification(self.params)
+        return self._verify(dict(self.state["dials"]))  # a copy: the reader may move dials while this runs
+
+    def _verify(self, dials: dict[str, Any]) -> list[parity.Report]:
+        arguments, terms = self.view.verification(self.params_type(**dials))
+        self.set_trait("report", None)  # or the browser would not hear of a report that equals the last one
         reports = parity.verify(self.spec["mechanism"], arguments, terms=terms)
-        self.report = {"dials": dict(self.state["dials"]), "rows": [_plain(asdict(report)) for report in reports]}
+        self.report = {"dials": dials, "rows": [_plain(asdict(report)) for report in reports]}
         return reports
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
@@ -87,8 +91,8 @@ class Panel(anywidget.AnyWidget):
         with self._shown():
             if content.get("kind") != "verify":
                 raise ValueError(f"kind of a message must be 'verify', got {content.get('kind')!r}")
-            self.state = content["state"]  # the dials on the screen, also where no slider was released since
-            self.verify()
+            # the dials that were on the screen when the button was pressed: self.state may be older or newer
+            self._verify(checked(content.get("state"), self.spec)["dials"])
 
     @contextmanager
     def _shown(self) -> Iterator[None]:

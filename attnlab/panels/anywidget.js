@@ -7,7 +7,10 @@ export function render(panel, spec, { model, el }) {
       model.set("state", state);
       model.save_changes();
     },
-    verify: (state) => model.send({ kind: "verify", state }),
+    verify(state) {
+      host.save(state); // so that `params` are what was verified, also where no slider was let go
+      model.send({ kind: "verify", state });
+    },
   };
   const view = mount(el, panel, { spec, state: model.get("state"), data: model.get("data"), host });
   const follow = {

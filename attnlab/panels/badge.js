@@ -5,23 +5,31 @@ import { short } from "./figure.js";
 const small = (number) =>
   number === 0 || typeof number !== "number" ? String(number) : number.toExponential(1).replace("-", "−");
 
-// `ask()` sends the question and returns whether somebody is there to answer it.
+const PATIENCE_MS = 30_000; // a first run may compile; a kernel that is gone never says so
+
+// `ask()` sends the question and returns "", or the sentence why nobody hears it.
 export function createBadge(words, ask) {
   const button = ownKeys(h("button", { type: "button" }, words.kit.verify));
   const note = h("div", { className: "al-note", role: "status" }, words.kit.verifyAbout);
   const list = h("div", { role: "list" });
   const element = h("div", { className: "al-side al-verify" }, h("div", {}, button), note, list);
   let report = null;
+  let patience = 0;
 
-  function waiting(now) {
-    button.disabled = now;
-    note.textContent = now ? words.kit.verifying : words.kit.verifyAbout;
+  function wait() {
+    button.disabled = true;
+    note.textContent = words.kit.verifying;
+    patience = setTimeout(release, PATIENCE_MS, words.kit.noAnswer);
+  }
+  function release(why = words.kit.verifyAbout) {
+    clearTimeout(patience);
+    button.disabled = false;
+    note.textContent = why;
   }
   button.addEventListener("click", () => {
-    waiting(true);
-    if (ask()) return;
-    waiting(false);
-    note.textContent = words.kit.verifyNeedsKernel;
+    const unheard = ask();
+    if (unheard) release(unheard);
+    else wait();
   });
 
   function entry(row) {
@@ -32,21 +40,22 @@ export function createBadge(words, ask) {
 
   function verdict(row) {
     if (row.ran !== true) return [`– ${words.kit.notRun}`, "", [row.why_not]];
+    if (row.max_rel === null) return [`✗ ${words.kit.failed}`, "al-no", [row.reason]]; // it ran into an exception
     const against = row.max_rel <= row.tolerance ? "≤" : ">";
     const lines = [
       words.kit.maxError(small(row.max_abs)),
       words.kit.relative(`${small(row.max_rel)} ${against} ${small(row.tolerance)}`),
-      words.kit.took(short(row.time_ms), row.device),
+      words.kit.took(short(row.time_ms, 3), row.device),
     ];
     return row.ok === true
       ? [`✓ ${words.kit.agrees}`, "al-yes", lines]
-      : [`✗ ${words.kit.differs}`, "al-no", [...lines, row.reason]];
+      : [`✗ ${words.kit.differs}`, "al-no", [row.reason, ...lines]];
   }
 
   return {
     element,
-    // No answer will come any more.
-    release: () => waiting(false),
+    release,
+    cancel: () => clearTimeout(patience),
     // A report holds for the dials it was made for; with others on the screen it is marked as old.
     follow(dials) {
       const current = !report || Object.entries(dials).every(([name, value]) => report.dials[name] === value);
@@ -55,7 +64,7 @@ export function createBadge(words, ask) {
     },
     show(next) {
       report = next;
-      waiting(false);
+      if (report) release();
       list.replaceChildren(...(report?.rows ?? []).map(entry));
     },
   };

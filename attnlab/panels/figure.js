@@ -7,7 +7,7 @@ const kinds = {
   chart: { paint: chart, under: pointUnder, next: nextPoint, read: (picture, at) => picture.read(at) },
 };
 
-export const short = (number) => String(Number(number.toPrecision(4)));
+export const short = (number, digits = 4) => String(Number(number.toPrecision(digits)));
 
 // hear = { at(), look(at or null, figure), move(at, figure), pin(), unpin(), choose(option, name) }
 // Returns { element, canvas, resize(width, height), paint(context, at, theme, font), read(at), choose(selection) }.

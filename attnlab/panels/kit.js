@@ -66,8 +66,13 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   const figures = panel.figures.map((figure) => createFigure(figure, spec, words, hear));
   const badge = createBadge(words, () => {
     complain("python", "");
-    host.verify?.(state);
-    return host.verify !== undefined;
+    if (!host.verify) return words.kit.verifyNeedsKernel;
+    try {
+      host.verify(state);
+      return "";
+    } catch (error) {
+      return words.kit.unsent(error.message);
+    }
   });
   const label = h("span");
   const value = h("b");
@@ -208,6 +213,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     },
     remove() {
       cancelAnimationFrame(frame);
+      badge.cancel();
       sizes.disconnect();
       unwatch();
       root.remove();

@@ -1,5 +1,13 @@
 // The words of the RACE panel; *letters* stand in italics. The dials are named by params.py, or in another language by
 // `dialLabels` here.
+const conditions =
+  "*s*ₘᵢₙ ≥ *C*₁*N*, ‖*E*‖₂ ≤ *s*ₘᵢₙ/2, *L* ≥ log(2*N*/*δ*): p. 8, conditions pp. 17, 26–27.";
+const rate = {
+  drawn: "Dashed: Theorem 2’s rate, for no mask, unit *q*, *k*,",
+  masked: "No rate: Theorem 2 excludes the mask; it asks for unit *q*, *k*,",
+  lengths: "No rate: these *q*, *k* are not unit; Theorem 2 asks for that, no mask,",
+};
+
 export const en = {
   title: "RACE attention",
   subtitle: "arXiv:2510.04008v5 · tokens vote through soft random buckets instead of meeting in pairs",
@@ -39,7 +47,8 @@ export const en = {
   },
   error: {
     title: "Output error",
-    caption: "rms(*Ô − O*) / ‖*V*‖ against angular. Dashed: Theorem 2’s rate (unit *q*, *k*, no mask), p. 8.",
+    caption: (speaks, { causal }) =>
+      `rms(*Ô − O*) / ‖*V*‖ against angular. ${speaks ? rate.drawn : causal ? rate.masked : rate.lengths} ${conditions}`,
     x: "tables L",
     y: "error",
     measured: "measured",

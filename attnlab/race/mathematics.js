@@ -106,7 +106,9 @@ function features({ set, unset }, L, T, P) {
     const at = row * R;
     phi[at] = 1;
     for (let p = 0; p < P; p++) {
-      const [yes, no, half] = [set[row * P + p], unset[row * P + p], 2 ** p];
+      const yes = set[row * P + p];
+      const no = unset[row * P + p];
+      const half = 2 ** p;
       for (let r = at; r < at + half; r++) {
         phi[r + half] = phi[r] * yes;
         phi[r] *= no;
@@ -126,33 +128,51 @@ function massOf(phi) {
   return mass;
 }
 
-// sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P.
+// sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P. Two queries at
+// a time read the bits of a key once, and their products do not wait for each other; the last one may be its own second.
 function addTable(sum, { set: qSet, unset: qUnset }, { set: kSet, unset: kUnset }, l, T, P) {
   const from = l * T * P;
-  for (let i = 0, at = 0; i < T; i++) {
+  for (let i = 0; i < T; i += 2) {
+    const paired = i + 1 < T;
     const a = from + i * P;
-    for (let j = 0, b = from; j < T; j++, at++) {
-      let product = 1;
-      for (let p = a; p < a + P; p++, b++) product *= qSet[p] * kSet[b] + qUnset[p] * kUnset[b];
-      sum[at] += product;
+    const other = paired ? P : 0;
+    for (let j = 0, b = from, at = i * T; j < T; j++, at++) {
+      let first = 1;
+      let second = 1;
+      for (let p = a; p < a + P; p++, b++) {
+        const set = kSet[b];
+        const unset = kUnset[b];
+        first *= qSet[p] * set + qUnset[p] * unset;
+        second *= qSet[p + other] * set + qUnset[p + other] * unset;
+      }
+      sum[at] += first;
+      if (paired) sum[at + T] += second;
     }
   }
 }
 
 // -- theory ---------------------------------------------------------------------------------------------------------
 
+// tanh(r cos t) on the upper right quarter of the circle, both ends included, for each radius of theory.py's rule.
+function quarters({ points, radius }) {
+  const cosine = Float64Array.from({ length: points / 4 + 1 }, (_, t) => Math.cos((2 * Math.PI * t) / points));
+  return radius.map((r) => cosine.map((c) => Math.tanh(r * c)));
+}
+
 // E[a(g1) a(g2)] and E[a^2(g1) a^2(g2)] at angles 0, pi/steps, ..., pi, with a = tanh(beta tanh g): the rule of
-// theory.py. An angle is a whole number of the circle's points, and after pi the integrand repeats up to the sign of
-// a, so half the circle and half the angles are enough.
-function pairMoments(beta, { steps, points, radius, weight }) {
+// theory.py. An angle is a whole number of the circle's points, and a repeats up to its sign: one quarter of the circle
+// gives all of it, and half of it with half the angles is enough for the integral.
+function pairMoments(beta, quarter, { steps, points, weight }) {
   const half = points / 2;
   const shift = half / steps;
-  const cosine = Float64Array.from({ length: half }, (_, t) => Math.cos((2 * Math.PI * t) / points));
   const [a, square] = [new Float64Array(points), new Float64Array(points)];
   const [aa, aabb] = [new Float64Array(steps + 1), new Float64Array(steps + 1)];
-  for (let m = 0; m < radius.length; m++) {
+  for (let m = 0; m < weight.length; m++) {
+    for (let t = 0; t <= half / 2; t++) {
+      a[t] = Math.tanh(beta * quarter[m][t]);
+      a[half - t] = -a[t];
+    }
     for (let t = 0; t < half; t++) {
-      a[t] = Math.tanh(beta * Math.tanh(radius[m] * cosine[t]));
       a[t + half] = -a[t];
       square[t] = square[t + half] = a[t] * a[t];
     }
@@ -207,10 +227,9 @@ function errors(error_output, { tables, delta }, P, beta, T) {
 export function computer(spec) {
   const { toy, real_width, error, band } = spec;
   const most = Math.max(...error.tables);
-  const [draws, planes, inputs, directions, projections, bits, targets, estimates, buckets, moments] = Array.from(
-    { length: 10 },
-    step,
-  );
+  const quarter = quarters(band);
+  const [draws, planes, inputs, directions, projections, bits, targets] = Array.from({ length: 7 }, step);
+  const [estimates, keyBuckets, queryBuckets, moments] = Array.from({ length: 4 }, step);
 
   return ({ dials }, data) => {
     const { planes: P, tables: L, sharpness: beta, tokens: T, seed, causal, normalize } = dials;
@@ -252,31 +271,35 @@ export function computer(spec) {
       const away = (out) => distance(out, target.out_angular) / Math.sqrt(T) / norm(v); // |O_hat - O|_rms / |V|_F
       const sum = shaped([T, T]);
       const error_output = [];
-      let pair_score;
+      let here;
       for (let l = 1; l <= most; l++) {
         addTable(sum, soft.q, soft.k, l - 1, T, P);
-        if (l === L)
-          pair_score = shaped(
-            [T, T],
-            sum.map((s) => s / L),
-          );
-        if (error.tables.includes(l)) error_output.push(away(mix(rows(sum, T, causal), v, T, K)));
+        if (l !== L && !error.tables.includes(l)) continue;
+        const race = rows(sum, T, causal); // the factor 1/l cancels
+        const out = mix(race, v, T, K);
+        if (error.tables.includes(l)) error_output.push(away(out));
+        if (l !== L) continue;
+        const score = sum.map((s) => s / L);
+        here = { pair_score: shaped([T, T], score), race, out, error_here: scalar(away(out)) };
       }
-      const race = rows(pair_score, T, causal);
-      const out = mix(race, v, T, K);
-      return { pair_score, race, out, error_here: scalar(away(out)), error_output };
+      return { ...here, error_output };
     });
-    const moment = moments([beta], () => pairMoments(beta, band));
+    const moment = moments([beta], () => pairMoments(beta, quarter, band));
     return {
-      ...buckets([soft, L], () => {
+      ...keyBuckets([soft, L], () => {
         const phi_k = features(soft.k, L, T, P);
-        return { phi_k, phi_q: features(soft.q, L, T, P), mass: massOf(phi_k) };
+        return { phi_k, mass: massOf(phi_k) };
       }),
+      // the largest of all arrays, and seldom drawn: computed when it is asked for
+      get phi_q() {
+        return queryBuckets([soft, L], () => features(soft.q, L, T, P));
+      },
       ...target,
       ...estimate,
       ...bandOf(moment, P, L),
       ...lemma10(moment, P, beta),
       ...errors(error_output, error, P, beta, T),
+      theorem2_speaks: scalar(Number((normalize || isToy) && !causal)), // toy tokens are unit vectors
     };
   };
 }

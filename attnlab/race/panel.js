@@ -4,6 +4,10 @@ import { axis, decades, inside, label, naming, pairMatrix, power } from "../pane
 import { computer, missing, tokenNames } from "./mathematics.js";
 import { en } from "./labels.en.js";
 
+const GAP = 0.05; // between a curve and its name, as a part of the axis
+const LINE = 0.12; // the height of a line of words, as a part of the axis
+const ROW = 0.42; // half the height of a bar in the map of Lemma 10, where rows are 1 apart
+
 const nameTokens = ({ state, data, spec, words }) => naming(tokenNames(state, data, spec), words);
 
 // One tile a table: buckets down, tokens across, and beside it the mass of each bucket.
@@ -60,13 +64,15 @@ function band(context) {
   const named = nameTokens(context);
   const pairOf = (at) => (at.query < T && at.key < T ? at.query * T + at.key : null);
   const [low, high] = [-1, 1].map((side) => mean.map((m, i) => m + side * sd[i]));
+  const place = (part) => Math.round(part * (angle.length - 1)); // the index at this part of the axis
+  const [over, beside] = [place(5 / 8), place(1 / 8)]; // where the band and the line of kappa^P are named
   const layers = [
     { type: "band", x: angle, low, high, colour: "muted", alpha: 0.25 },
     { type: "points", x: pair_angle, y: pair_score, colour: "ink", alpha: 0.22 },
     { type: "line", x: angle, y: mean, colour: "muted", width: 1.2, dash: [4, 3] },
     { type: "line", x: angle, y: target, colour: "ink" },
-    label(words.band.mean, [angle[40], mean[40] + 0.14], "muted"),
-    label(words.band.target, [angle[17], target[14]], "ink"),
+    label(words.band.mean, [angle[over], high[over] + GAP], "muted"),
+    label(words.band.target, [angle[beside] + GAP * Math.PI, target[beside]], "ink"),
   ];
   const shortfall = { type: "line", x: [0, 0], y: [mean[0], 1], colour: "error", width: 4 };
   if (views.lemma10_large_tables[0]) layers.push(shortfall);
@@ -93,26 +99,32 @@ function band(context) {
   };
 }
 
-// The error for nested numbers of tables of one draw, and the dial's own number of tables on it.
+// The error for nested numbers of tables of one draw, the dial's own number of tables on it, and Theorem 2's rate where
+// the theorem says something.
 function error({ views, state, words }) {
   const { error_tables: tables, error_output: measured, error_rate: rate } = views;
   const last = tables.length - 1;
   const here = views.error_here[0];
-  const y = decades([...measured, ...rate], words.error.y);
+  const speaks = views.theorem2_speaks[0] > 0;
+  const y = decades([...measured, ...(speaks ? rate : [])], words.error.y);
   const [foot, top] = y.domain;
   const shifted = (number, part) => Math.max(number * (top / foot) ** part, foot); // by a part of the axis, up or down
+  const under = Math.floor(last / 3); // its name, which ends at the right edge, begins about here, over the falling line
+  const bound = [
+    { type: "line", x: tables, y: rate, colour: "ink", width: 1.2, dash: [5, 4] },
+    label(words.error.rate, [tables[last], shifted(rate[under], GAP)], "ink", "right"),
+  ];
   return {
     title: words.error.title,
-    caption: words.error.caption,
+    caption: words.error.caption(speaks, state.dials),
     headline: here.toPrecision(3),
     x: axis(words.error.x, [tables[0], tables[last]], Array.from(tables, (L) => [L, String(L)]), true),
     y,
     layers: [
-      { type: "line", x: tables, y: rate, colour: "ink", width: 1.2, dash: [5, 4] },
+      ...(speaks ? bound : []),
       { type: "line", x: tables, y: measured.map((e) => Math.max(e, foot)), colour: "error", width: 2, dots: 3 },
       { type: "dot", x: state.dials.tables, y: Math.max(here, foot), colour: "error", size: 5 },
-      label(words.error.rate, [tables[last], shifted(rate[2], 0.03)], "ink", "right"),
-      label(words.error.measured, [tables[last], shifted(measured[last], -0.12)], "errorText", "right"),
+      label(words.error.measured, [tables[last], shifted(measured[last], -LINE)], "errorText", "right"),
     ],
     marks: [{ x: tables, y: measured, at: (i) => ({ tables: i }), find: (at) => inside(at.tables, tables.length) }],
     walk: { axis: "tables", size: tables.length },
@@ -137,7 +149,7 @@ function lemma(context) {
   const seen = borders.map((border) => Math.max(border, low));
   const planes = borders.map((_, n) => (n % most) + 1);
   const bars = seen.map((border, n) => {
-    return { type: "box", x: [low, border], y: [planes[n] - 0.42, planes[n] + 0.42], colour: "error", alpha: 0.24 };
+    return { type: "box", x: [low, border], y: [planes[n] - ROW, planes[n] + ROW], colour: "error", alpha: 0.24 };
   });
   const ticks = [[low, `1/${1 / low}`], [0.25, "¼"], [1, "1"], [4, "4"], [high, String(high)]];
   const fails = views.lemma10_large_tables[0] > 0; // the other region lies inside
@@ -150,8 +162,8 @@ function lemma(context) {
     layers: [
       ...bars,
       { type: "dot", x: state.dials.sharpness, y: state.dials.planes, colour: fails ? "error" : "ink", size: 5 },
-      label(words.lemma.every, [low * 1.3, most - 0.2], "ink"),
-      label(words.lemma.many, [high, most - 0.2], "ink", "right"),
+      label(words.lemma.every, [low * (high / low) ** GAP, most - ROW / 2], "ink"),
+      label(words.lemma.many, [high, most - ROW / 2], "ink", "right"),
     ],
     marks: [{ x: seen, y: planes, at: (n) => ({ border: n }), find: (at) => inside(at.border, borders.length) }],
     walk: { axis: "border", size: borders.length },

@@ -8,6 +8,7 @@ pair_angle, pair_score [T, T]                     angle in radians and S_hat of 
 band_angle, band_mean, band_sd, band_target [65]  S_hat of unit vectors, exactly, and kappa^P
 error_tables, error_output, error_rate [7]        output error for nested numbers of tables, and Theorem 2's rate
 error_here []                                     output error with the dial's own number of tables
+theorem2_speaks []                                1 where nothing is masked and q, k are unit vectors, else 0
 lemma10_every_draw, lemma10_large_tables []       1 where planes and sharpness lie in that failure region, else 0
 """
 
@@ -45,6 +46,7 @@ def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
     error = _nested_errors(params, q, k, v, seen, out_angular)
     rate = theory.theorem2_rate(P, ERROR_TABLES, beta, T, DELTA)
     every_draw, many_tables = theory.lemma10_fails(P, beta)
+    unit_vectors = params.normalize or params.input == INPUTS[0]  # toy tokens are drawn as such
     return {
         "phi_k": trace.phi_k[0, :, 0].swapaxes(0, 1),
         "phi_q": trace.phi_q[0, :, 0].swapaxes(0, 1),
@@ -64,6 +66,7 @@ def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
         "error_output": error,
         "error_rate": rate * np.max(error / rate),  # the theorem's constant is open: this one touches from above
         "error_here": np.asarray(_error(out, out_angular, v)),
+        "theorem2_speaks": np.array(float(unit_vectors and not params.causal)),
         "out": out,
         "out_angular": out_angular,
     }

@@ -1,6 +1,6 @@
 """A real JupyterLab and a real Chromium, one of each for all browser tests.
 
-Without Chromium these tests are skipped with one sentence; where the environment says CI they fail instead.
+Without Chromium these tests are left out and the summary says so in one line; where the environment says CI they fail.
 """
 
 import json
@@ -16,26 +16,37 @@ from pathlib import Path
 import nbformat
 import pytest
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
+MISSING = "no Chromium on this machine, so nothing was tried in a real browser (Debian: apt-get install chromium)"
+LEFT_OUT = pytest.StashKey[int]()
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.browser)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have taken theirs
+def pytest_collection_modifyitems(config, items):
+    if CHROMIUM or os.environ.get("CI"):
+        return
+    left_out = [item for item in items if HERE in item.path.parents]
+    config.stash[LEFT_OUT] = len(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} tests left out: {MISSING}", yellow=True)
 
 
 @pytest.fixture(scope="session")
 def browser():
     if CHROMIUM is None:
-        sentence = (
-            "no Chromium on this machine, so nothing was tried in a real browser; Debian: apt-get install chromium"
-        )
-        if os.environ.get("CI"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+        pytest.fail(MISSING)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

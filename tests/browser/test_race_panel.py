@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from attnlab import parity
 from attnlab.panels import defaults
 from attnlab.panels.bundle import bundle
 from attnlab.race import view
@@ -30,14 +31,14 @@ def bare(page):
     """Mount the panel on an empty page of some width; no kernel, no server."""
     text = base64.b64encode(bundle("race", view.spec()).encode()).decode()
 
-    def mount(state=None, width=1100, background="#ffffff"):
+    def mount(state=None, width=1100, background="#ffffff", host="undefined"):
         page.set_viewport_size({"width": width, "height": 900})
         page.set_content(f"<!doctype html><body style='margin: 8px; background: {background}'><main></main>")
         page.evaluate(
             """async ([text, state]) => {
                 const { mount } = await import("data:text/javascript;base64," + text);
-                window.view = mount(document.querySelector("main"), state ? { state } : {});
-            }""",
+                window.view = mount(document.querySelector("main"), { state: state ?? undefined, host: HOST });
+            }""".replace("HOST", host),
             [text, state],
         )
         wait_for_picture(page)
@@ -164,6 +165,70 @@ def test_verify_reports_every_implementation_in_the_badge(notebook):
     assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
 
 
+def test_dials_moved_while_python_verifies_stay_and_are_not_certified(lab, notebook):
+    notebook.evaluate(
+        """() => {
+            const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+            kernel.requestExecute({ code: "import time; time.sleep(3)", store_history: false });
+        }"""
+    )
+    for label, key, press in (
+        ("planes P", "ArrowRight", 2),
+        ("tables L", "ArrowRight", 2),
+        ("planes P", "ArrowLeft", 1),
+    ):
+        slider(notebook, label).focus()
+        for _ in range(press):
+            slider(notebook, label).press(key)
+        if press == 2 and label.startswith("planes"):
+            notebook.get_by_role("button", name="Verify").click()
+    notebook.wait_for_function("document.querySelectorAll('.al-verify [role=listitem]').length === 3", timeout=120_000)
+    assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
+    asked, follows = "panel.report['dials']", "panel.params"
+    printed = lab.run(notebook, f"print({asked}['planes'], {asked}['tables'], {follows}.planes, {follows}.tables)")
+    assert printed == "5 4 4 6"
+    assert (shown(notebook, "planes P"), shown(notebook, "tables L")) == ("4", "6")
+
+
+def test_a_kernel_that_was_shut_down_is_missed_in_a_sentence(notebook):
+    notebook.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    notebook.get_by_role("button", name="Verify").click()
+    assert "needs a running kernel" in notebook.locator(".al-verify").inner_text()
+    assert notebook.get_by_role("button", name="Verify").is_enabled()
+
+
+def test_a_kernel_that_never_answers_does_not_hold_the_button(bare, page):
+    page.clock.install()
+    bare(host="{ save() {}, verify() {} }")
+    button, note = page.get_by_role("button", name="Verify"), page.locator(".al-note")
+    button.click()
+    assert button.is_disabled()
+    page.clock.run_for(29_000)
+    assert (button.is_disabled(), note.inner_text()) == (True, "Verifying …")
+    page.clock.run_for(2_000)
+    assert (button.is_enabled(), "No answer yet" in note.inner_text()) == (True, True)
+    page.evaluate("(dials) => window.view.report({ dials, rows: [] })", defaults(view.spec())["dials"])
+    assert "These dials" in note.inner_text()  # an answer that comes later counts
+
+
+def test_the_badge_says_what_ran_what_failed_and_what_is_missing(bare):
+    page = bare()
+    rows = [
+        parity.Report("numba", True, True, None, 3.21e-7, 2.1e-7, 2.4e-6, 0.0880712, "CPU"),
+        parity.Report("torch", True, False, None, 0.25, 0.5, 2.4e-6, 12345.678, "CPU", "row [0, 3] is off"),
+        parity.Report("triton", True, False, None, reason="TypeError: no such argument 'causal'"),
+        parity.Report("other", False, False, "It is not installed."),
+    ]
+    report = {"dials": defaults(view.spec())["dials"], "rows": [asdict(row) for row in rows]}
+    page.evaluate("(report) => window.view.report(report)", report)
+    assert [row.split("\n") for row in page.locator(".al-verify [role=listitem]").all_inner_texts()] == [
+        ["numba", "✓ agrees", "max error 3.2e−7", "relative 2.1e−7 ≤ 2.4e−6", "0.0881 ms, CPU"],
+        ["torch", "✗ differs", "row [0, 3] is off", "max error 2.5e−1", "relative 5.0e−1 > 2.4e−6", "12300 ms, CPU"],
+        ["triton", "✗ failed", "TypeError: no such argument 'causal'"],
+        ["other", "– not run here", "It is not installed."],
+    ]
+
+
 def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
     menu = notebook.get_by_label("input", exact=True)
     before = pixels(notebook)
@@ -239,6 +304,8 @@ def test_moving_dials_never_changes_the_height(bare, width):
             slider(page, label).focus()
             settled(page, partial(slider(page, label).press, key))
             heights.add(page.locator(".attnlab").bounding_box()["height"])
+    settled(page, page.get_by_label("causal").click)  # another caption stands under the errors
+    heights.add(page.locator(".attnlab").bounding_box()["height"])
     assert len(heights) == 1
 
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import test from "node:test";
-import { distance, halves, mix, norm, rows, shaped, softmax, step, unit } from "../../attnlab/panels/numbers.js";
+import { distance, dot, halves, mix, norm, rows, shaped, softmax, step, unit } from "../../attnlab/panels/numbers.js";
 import { decades, naming, power } from "../../attnlab/panels/pictures.js";
 
 const bytesOf = (text) => Uint8Array.from(Buffer.from(text, "base64"));
@@ -26,8 +26,18 @@ test("softmax of equal logits is uniform, and a large logit does not overflow", 
   assert.deepEqual([...softmax(Float64Array.of(1e6, 0), Float64Array.of(1, 2), 2, 1, false)], [0, 1, 0.5, 0.5]);
 });
 
+test("an inner product takes all its numbers and no other, whatever their count", () => {
+  const x = Float64Array.from({ length: 16 }, (_, i) => i + 1);
+  for (let K = 0; K <= 9; K++) {
+    let sum = 0;
+    for (let i = 0; i < K; i++) sum += x[2 + i] * x[5 + i];
+    assert.equal(dot(x, 2, x, 5, K), sum);
+  }
+});
+
 test("a mixture of values by hand", () => {
   assert.deepEqual([...mix(Float64Array.of(0.25, 0.75, 1, 0), Float64Array.of(4, 8, 0, 16), 2, 2)], [1, 14, 4, 8]);
+  assert.deepEqual([...mix(Float64Array.of(0.25, 0.75, 1, 0), Float64Array.of(4, 8, 1, 0, 16, 2), 2, 3)], [1, 14, 1.75, 4, 8, 1]);
 });
 
 test("unit vectors; a zero row stays zero", () => {

@@ -47,6 +47,27 @@ test("a computation that remembers the last setting equals view.py too", () => {
   }
 });
 
+test("the error chart draws Theorem 2's rate where the theorem speaks, and always names its conditions", () => {
+  const { picture } = panel.figures.find(({ id }) => id === "error");
+  const compute = panel.computer(spec);
+  const seen = new Set();
+  for (const { dials, data } of cases) {
+    const state = { dials };
+    const views = compute(state, given(data));
+    const { layers, caption, y } = picture({ state, data, views, spec, words: panel.languages.en });
+    const speaks = !dials.causal && (dials.normalize || dials.input === "toy");
+    assert.equal(layers.filter(({ dash }) => dash).length, speaks ? 1 : 0);
+    assert.equal(layers.filter(({ label }) => label?.includes("rate")).length, speaks ? 1 : 0);
+    const all = [...views.error_output, ...(speaks ? views.error_rate : [])];
+    assert.ok(y.domain[1] < 10 * Math.max(...all) * (1 + 1e-12)); // no decade for a line that is not drawn
+    for (const word of ["mask", "unit", "*s*ₘᵢₙ ≥ *C*₁*N*", "‖*E*‖₂ ≤ *s*ₘᵢₙ/2", "*L* ≥ log(2*N*/*δ*)", "p. 8", "pp. 17, 26–27"])
+      assert.ok(caption.includes(word), `${word} in ${caption}`);
+    assert.equal(caption.includes("No rate"), !speaks);
+    seen.add(caption);
+  }
+  assert.equal(seen.size, 3);
+});
+
 test("a real head that has not come is missing, toy tokens never are", () => {
   const [toy, real] = [cases.find(({ data }) => !data), cases.find(({ data }) => data)];
   assert.equal(panel.missing(toy, null, spec), false);

@@ -66,7 +66,7 @@ def test_shapes_name_tables_tokens_and_buckets(params):
         "mass": (L, R),
         **dict.fromkeys(("softmax", "angular", "race", "pair_angle", "pair_score"), (T, T)),
         **dict.fromkeys(("band_angle", "band_mean", "band_sd", "band_target"), (65,)),
-        **dict.fromkeys(("lemma10_every_draw", "lemma10_large_tables", "error_here"), ()),
+        **dict.fromkeys(("lemma10_every_draw", "lemma10_large_tables", "theorem2_speaks", "error_here"), ()),
         **dict.fromkeys(("error_tables", "error_output", "error_rate"), (7,)),
         **dict.fromkeys(("out", "out_angular"), (T, V)),
     }
@@ -116,6 +116,16 @@ def test_the_rate_touches_the_measured_error_from_above(params):
     assert room.min() == pytest.approx(1, rel=4 * EPS)
     rate = theory.theorem2_rate(params.planes, views["error_tables"], params.sharpness, params.tokens, 0.05)
     assert np.ptp(views["error_rate"] / rate) <= 8 * EPS * np.max(views["error_rate"] / rate)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", INPUTS)
+def test_theorem_2_speaks_of_unit_vectors_without_a_mask(name, normalize, causal):
+    params = RaceParams(input=name, normalize=normalize, causal=causal, tokens=6, planes=2, tables=1)
+    used = [reference.unit(x) if normalize else x for x in params.inputs()[:2]]
+    unit = all(np.allclose(np.linalg.norm(x, axis=-1), 1, rtol=0, atol=64 * EPS) for x in used)
+    assert view.compute(params)["theorem2_speaks"] == (unit and not causal)
 
 
 def test_the_band_is_exact_at_a_right_angle_whatever_the_sharpness():

@@ -86,8 +86,7 @@ def test_an_error_while_a_head_is_loaded_is_shown_and_raised(panel, monkeypatch)
 
 def test_the_verify_message_reports_every_implementation_for_the_dials_on_the_screen(panel):
     panel._handle_custom_msg({"kind": "verify", "state": moved(panel, tables=3)}, [])
-    assert panel.params.tables == 3
-    assert panel.report["dials"] == panel.state["dials"]
+    assert panel.report["dials"] == moved(panel, tables=3)["dials"]
     rows = {row["impl"]: row for row in panel.report["rows"]}
     assert tuple(rows) == parity.FAST
     for name, row in rows.items():
@@ -105,6 +104,55 @@ def test_the_verify_message_reports_every_implementation_for_the_dials_on_the_sc
 def test_verify_returns_the_reports_it_shows(panel):
     reports = panel.verify()
     assert [report.impl for report in reports] == [row["impl"] for row in panel.report["rows"]]
+
+
+def test_the_report_names_the_dials_that_were_checked_though_others_were_set_meanwhile(panel, monkeypatch):
+    checked = []
+
+    def slow(mechanism, arguments, *, terms):
+        panel.turn(planes=5, sharpness=2.0)  # a state message that arrives during the check
+        checked.append((arguments["planes"].shape[1], arguments["sharpness"]))
+        return []
+
+    monkeypatch.setattr(parity, "verify", slow)
+    before = dict(panel.state["dials"])
+    panel.verify()
+    assert panel.report["dials"] == before
+    panel.turn(**before)
+    panel._receive(panel, {"kind": "verify", "state": moved(panel, planes=4, sharpness=8.0)}, [])
+    assert checked == [(2, 4.0), (4, 8.0)]
+    assert (panel.report["dials"]["planes"], panel.report["dials"]["sharpness"]) == checked[1]
+
+
+def test_a_question_of_earlier_never_pushes_its_state_back(panel, monkeypatch):
+    monkeypatch.setattr(parity, "verify", lambda *arguments, **options: [])
+    asked = moved(panel, planes=5)
+    panel.set_state({"state": moved(panel, planes=4, tables=6)})  # moved on before the question is read
+    after = panel.state
+    panel._receive(panel, {"kind": "verify", "state": asked}, [])
+    assert panel.state == after
+    assert panel.report["dials"] == asked["dials"]
+
+
+@pytest.mark.parametrize("message", [{}, {"state": None}, {"state": {"dials": {"planes": 3}}}])
+def test_a_question_with_a_damaged_state_is_refused_and_shown(panel, message):
+    with pytest.raises(ValueError, match="state must"):
+        panel._receive(panel, {"kind": "verify", **message}, [])
+    assert "state must" in panel.error
+    with pytest.raises(ValueError, match=r"planes must lie in \[1, 8\], got 99"):
+        panel._receive(panel, {"kind": "verify", "state": moved(panel, planes=99)}, [])
+    assert panel.report is None
+
+
+def test_an_answer_equal_to_the_last_one_is_sent_all_the_same(panel, monkeypatch):
+    """Where nothing runs here there is no time in it; a browser that heard nothing would wait for ever."""
+    absent = parity.Report("numba", False, False, "Numba is not installed.")
+    monkeypatch.setattr(parity, "verify", lambda *arguments, **options: [absent])
+    sent = []
+    panel.observe(lambda change: sent.append(change["new"]), "report")
+    panel.verify()
+    panel.verify()
+    assert sent == [panel.report, None, panel.report]
 
 
 def test_not_a_number_travels_as_a_word(panel, monkeypatch):
