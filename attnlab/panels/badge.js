@@ -12,7 +12,7 @@ export function createBadge(words, ask) {
   const button = ownKeys(h("button", { type: "button" }, words.kit.verify));
   const note = h("div", { className: "al-note", role: "status" }, words.kit.verifyAbout);
   const list = h("div", { role: "list" });
-  const element = h("div", { className: "al-side al-verify" }, h("div", {}, button), note, list);
+  const element = h("div", { className: "al-verify" }, h("div", {}, button), note, list);
   let report = null;
   let patience = 0;
 

@@ -28,12 +28,15 @@ export function ownKeys(control) {
   return control;
 }
 
+const FINEST = 999; // whole numbers that a hand can still find on a slider
+
 // One control for a dial: { element, set(value), disable({ why, instead } or undefined) }. `move(value)` is called on
 // every step, `release()` when the reader lets go.
 export function control(dial, label, words, move, release) {
   const id = `attnlab-${Math.random().toString(36).slice(2)}`;
   const name = h("label", { htmlFor: id }, label, ...(dial.paper ? [" ", h("i", {}, dial.paper)] : []));
-  return (makers[dial.kind] ?? slider)({ dial, id, name, words, move, release });
+  const kind = dial.kind === "whole" && dial.high - dial.low > FINEST ? "field" : dial.kind;
+  return (makers[kind] ?? slider)({ dial, id, label, name, words, move, release });
 }
 
 function slider({ dial, id, name, move, release }) {
@@ -55,7 +58,8 @@ function slider({ dial, id, name, move, release }) {
       input.disabled = off !== undefined;
       element.title = input.title = off?.why ?? "";
       element.classList.toggle("al-off", input.disabled);
-      if (off) shown.value = String(off.instead);
+      if (!off) return;
+      this.set(off.instead); // the value in force
     },
   };
 }
@@ -77,6 +81,35 @@ export function steps({ kind, low, high, scale }) {
 }
 
 const makers = {
+  field({ dial: { low, high }, id, label, name, words, move, release }) {
+    const input = ownKeys(h("input", { type: "number", id, min: low, max: high, step: 1 }));
+    const note = h("div", { className: "al-note", role: "status" });
+    const good = (value) => Number.isInteger(value) && value >= low && value <= high;
+    let current = low;
+    input.addEventListener("input", () => {
+      note.textContent = "";
+      if (input.value !== "" && good(input.valueAsNumber)) move(input.valueAsNumber);
+    });
+    input.addEventListener("change", () => {
+      const typed = input.valueAsNumber; // NaN where it is no number
+      if (!good(typed)) {
+        const used = Number.isNaN(typed) ? current : Math.round(Math.min(Math.max(typed, low), high));
+        move(used);
+        input.value = used; // also where the state has not moved
+        note.textContent = words.kit.outside(label, low, high, Number.isNaN(typed) ? words.kit.nothing : typed, used);
+      }
+      release();
+    });
+    return {
+      element: h("div", { className: "al-dial" }, name, input, note),
+      set(value) {
+        if (value !== current) note.textContent = "";
+        current = value;
+        if (input.valueAsNumber !== value) input.value = value;
+      },
+      disable: (off) => (input.disabled = off !== undefined),
+    };
+  },
   switch({ id, name, move, release }) {
     const input = ownKeys(h("input", { type: "checkbox", id }));
     input.addEventListener("change", () => {

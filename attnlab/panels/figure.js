@@ -9,7 +9,7 @@ const kinds = {
 
 export const short = (number, digits = 4) => String(Number(number.toPrecision(digits)));
 
-// hear = { at(), look(at or null, figure), move(at, figure), pin(), unpin(), choose(option, name) }
+// hear = { at(), look(at or null, figure), move(at, figure), pin(), choose(option, name) }
 // Returns { element, canvas, resize(width, height), paint(context, at, theme, font), read(at), choose(selection) }.
 export function createFigure({ id, kind, wide, option, picture }, spec, words, hear) {
   const { paint, under, next, read } = kinds[kind];
@@ -17,7 +17,8 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
   const title = h("b");
   const value = h("span");
   const caption = h("span");
-  const scale = h("span", { className: "al-scale" }, h("b"));
+  const [low, high, how] = [h("span", {}, "0"), h("span"), h("span")];
+  const scale = h("span", { className: "al-scale" }, low, h("b"), high, how);
   const head = h("div", { className: "al-head" }, title, value);
   const pick = option && choices(words.options[option], spec.options[option], (name) => hear.choose(option, name));
   if (pick) head.append(pick.element);
@@ -45,15 +46,18 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, size.width, size.height);
       ctx.font = font;
-      geometry = paint(ctx, { ...size, ratio, theme }, shown, at);
+      geometry = paint(ctx, { ...size, ratio, theme }, shown, at, context.state.selection.pin);
       const reading = read(shown, at);
       setRich(title, shown.title);
-      setRich(value, reading ? short(reading.value) : (shown.headline ?? ""));
+      setRich(value, reading ? (reading.masked ? "–" : short(reading.value)) : (shown.headline ?? ""));
       setRich(caption, shown.caption);
       caption.classList.toggle("al-alarm", shown.alarm === true);
       scale.hidden = !shown.scale;
-      scale.dataset.low = "0";
-      if (shown.scale) scale.dataset.high = short(shown.scale.max) + (shown.scale.root ? " √" : "");
+      if (shown.scale) {
+        const most = short(shown.scale.max, 3);
+        high.textContent = shown.scale.above ? words.kit.andAbove(most) : most;
+        how.textContent = shown.scale.root ? words.kit.squareRoot : "";
+      }
       canvas.setAttribute("aria-label", words.kit[kind](title.textContent));
     },
   };
@@ -74,7 +78,6 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
     const target = shown && next(shown, hear.at(), event.key);
     if (target) hear.move(target, figure);
     else if (event.key === "Enter" || event.key === " ") hear.pin();
-    else if (event.key === "Escape") hear.unpin();
     else return;
     event.preventDefault();
   });

@@ -9,13 +9,14 @@
 // so the last value wins.
 import { createBadge } from "./badge.js";
 import { control, h } from "./dom.js";
-import { createFigure } from "./figure.js";
+import { createFigure, short } from "./figure.js";
 import { checked, defaults } from "./state.js";
 import { cividisGradient, isDark, themes, watchTheme } from "./theme.js";
 import { en } from "./labels.en.js";
 import { style } from "./style.js";
 
 const languages = { en };
+const inWords = ({ value, masked }, digits) => masked ?? `= ${digits(value)}`;
 const elements = (parts) => parts.map(({ element }) => element);
 
 // Show `panel` inside `element`; host = { save(state), verify(state) } where Python listens.
@@ -36,6 +37,7 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   let stale = true; // the state has moved on since
   let pointer = null; // coordinates under the pointer or the keyboard's cursor
   let active = null; // the figure they were read in
+  let pinnedIn = null; // the figure that the pin was read in
   let frame = 0;
   let announcing = false; // the next numbers are to be spoken
   let theme, font;
@@ -57,10 +59,13 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     move(at, figure) {
       hear.look(at, figure);
       const reading = figure.read(at);
-      if (reading) live.textContent = `${reading.label} = ${reading.value}`;
+      if (reading) live.textContent = `${reading.label} ${inWords(reading, String)}`;
     },
-    pin: () => select({ pin: JSON.stringify(pointer) === JSON.stringify(state.selection.pin) ? null : pointer }),
-    unpin: () => select({ pin: null }),
+    pin() {
+      const again = JSON.stringify(pointer) === JSON.stringify(state.selection.pin);
+      pinnedIn = active;
+      select({ pin: again ? null : pointer });
+    },
     choose: (option, name) => select({ [option]: name }),
   };
   const figures = panel.figures.map((figure) => createFigure(figure, spec, words, hear));
@@ -74,18 +79,20 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
       return words.kit.unsent(error.message);
     }
   });
-  const label = h("span");
-  const value = h("b");
+  const mark = h("em", {}, words.kit.pinned);
+  const first = createReadout(mark); // the pinned number, else the one that is pointed at
+  const second = createReadout(); // what is pointed at beside a pin
   const live = h("div", { className: "al-unseen", "aria-live": "polite" });
   const strip = h("div", { className: "al-error", role: "alert", hidden: true });
   const root = h("div", { className: "attnlab", lang: state.language },
     h("style", {}, style),
     h("div", { className: "al-body" },
       h("div", { className: "al-title" }, h("b", {}, words.title), h("span", {}, words.subtitle)),
-      h("fieldset", { className: "al-side al-dials", "aria-label": words.kit.dials }, ...elements(dials)),
+      h("div", { className: "al-column" },
+        h("fieldset", { className: "al-dials", "aria-label": words.kit.dials }, ...elements(dials)),
+        badge.element),
       h("div", { className: "al-figures", role: "group", "aria-label": words.kit.pictures },
-        h("div", { className: "al-readout" }, label, value), ...elements(figures)),
-      badge.element),
+        h("div", { className: "al-readout" }, first.element, second.element), ...elements(figures))),
     strip, live);
 
   // -- the state ----------------------------------------------------------------------------------------------------
@@ -145,10 +152,13 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   function paint() {
     const at = hear.at();
     if (shown) for (const figure of figures) figure.paint(shown, at, theme, font);
-    const reading = [active, ...figures].map((figure) => figure?.read(at)).find(Boolean);
+    const reading = (place, figure) => place && [figure, ...figures].map((each) => each?.read(place)).find(Boolean);
     const waiting = stale && (host.save ? words.kit.waiting : words.kit.needsKernel)(state.dials.input);
-    label.textContent = waiting || reading?.label || words.kit.hint;
-    value.textContent = reading && !waiting ? `= ${reading.value}` : "";
+    const pin = state.selection.pin;
+    const pointed = reading(pointer, active);
+    first.show(waiting || (pin ? reading(pin, pinnedIn) : pointed) || words.kit.hint);
+    second.show((pin && !waiting && pointed) || (pin ? words.kit.hintPinned : words.kit.hintPin));
+    mark.hidden = !pin;
     root.dataset.frames = String(Number(root.dataset.frames ?? 0) + 1);
   }
 
@@ -179,6 +189,16 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     }
     recolour(); // the element may only now stand in its page
   });
+  // a pin is let go from anywhere in the panel, also from a control that keeps its keys to itself
+  root.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.key !== "Escape" || !state.selection.pin) return;
+      event.preventDefault();
+      select({ pin: null });
+    },
+    true,
+  );
   element.append(root);
   for (const { canvas } of figures) sizes.observe(canvas);
   const unwatch = watchTheme(recolour);
@@ -217,6 +237,22 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
       sizes.disconnect();
       unwatch();
       root.remove();
+    },
+  };
+}
+
+// A line of the readout: { element, show(reading or a sentence) }. Four digits are shown; all of them are its title.
+function createReadout(...marks) {
+  const label = h("span");
+  const value = h("b");
+  const element = h("p", {}, label, value, ...marks);
+  return {
+    element,
+    show(reading) {
+      const number = typeof reading === "object";
+      label.textContent = number ? reading.label : reading;
+      value.textContent = number ? inWords(reading, short) : "";
+      element.title = number ? `${reading.label} ${inWords(reading, String)}` : "";
     },
   };
 }

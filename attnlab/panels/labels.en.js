@@ -1,7 +1,16 @@
 // The kit's own words, `words.kit` beside the words of a mechanism. Another language is another file of these keys, and
 // one more entry in kit.js.
 export const en = {
-  hint: "Point at a number, or focus a picture and walk with the arrow keys; click or Enter pins it.",
+  hint: "Point at a number, or focus a picture and walk with the arrow keys.",
+  hintPin: "A click or Enter pins it.",
+  hintPinned: "Point at another number to see it beside this one.",
+  pinned: "pinned, Esc releases",
+  masked: "masked (later key)",
+  squareRoot: "colour: square root",
+  andAbove: (number) => `${number} and above`,
+  outside: (name, low, high, typed, used) =>
+    `${name} must be a whole number in [${low}, ${high}], got ${typed}; ${used} is used.`,
+  nothing: "nothing",
   waiting: (input) => `Waiting for ${input} from Python …`,
   needsKernel: (input) => `Python sends ${input}: open this panel in a notebook, or choose toy input.`,
   verify: "Verify",

@@ -1,6 +1,6 @@
 // Painting on a canvas: heatmaps as small multiples, and charts. Nothing here computes; a picture is data (see
 // pictures.js). Painting returns where things lie, so that the number under the pointer can be told. `at` holds
-// coordinates by axis, such as { query: 3, key: 5 }: what is in focus.
+// coordinates by axis, such as { query: 3, key: 5 }: what is in focus; `pin` the same or null: what is pinned.
 import { cividis } from "./theme.js";
 
 function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
@@ -54,7 +54,7 @@ function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
   const gain = scale.max > 0 ? 1 / scale.max : 0;
   for (let r = 0, at = 0; r < rows; r++) {
     for (let c = 0, from = frame.tile.offset + r * step.row; c < columns; c++, at++, from += step.column) {
-      const part = array[from] * gain;
+      const part = Math.min(array[from] * gain, 1);
       pixels[at] = cividis[(255 * (scale.root ? Math.sqrt(part) : part) + 0.5) | 0];
     }
   }
@@ -118,14 +118,15 @@ function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
 }
 
 // picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends,
-//            colours, scale: { max, root }, square, bars, word(axis, index), label(at) }
-export function heatmaps(ctx, { width, height, ratio, theme }, picture, at) {
+//            colours, scale: { max, root, above }, square, bars, word(axis, index), label(at), masked(at) }; what lies
+// above the scale's maximum takes its top colour, and masked(at) is what a cell says that holds no number
+export function heatmaps(ctx, { width, height, ratio, theme }, picture, at, pin) {
   const frames = arrange(picture, width, height);
   for (const frame of frames) {
     paintCells(ctx, frame, picture, ratio);
     if (frame.tile.title) write(ctx, frame.tile.title, frame.x, frame.y - 4, theme.muted);
     if (picture.bars) paintBars(ctx, frame, picture, theme);
-    if (belongs(frame.tile, at)) paintFocus(ctx, frame, picture, at);
+    for (const place of [pin ?? {}, at]) if (belongs(frame.tile, place)) paintFocus(ctx, frame, picture, place);
   }
   const axis = (which, named) => ({
     middle:
@@ -165,11 +166,13 @@ const tileOf = ({ tiles }, at) =>
 
 // { label, value } of the cell at these coordinates, or null where they do not name one.
 export function readCell(picture, at) {
-  const { array, tiles, rows, columns, step, axes, label } = picture;
+  const { array, tiles, rows, columns, step, axes, label, masked } = picture;
   const tile = tiles[tileOf(picture, at)];
   const [row, column] = [at[axes.row], at[axes.column]];
   if (!tile || !(row < rows && column < columns)) return null;
-  return { label: label(at), value: array[tile.offset + row * step.row + column * step.column] };
+  const reading = { label: label(at), value: array[tile.offset + row * step.row + column * step.column] };
+  const instead = masked?.(at);
+  return instead ? { ...reading, masked: instead } : reading;
 }
 
 const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
@@ -259,7 +262,7 @@ function paintAxes(ctx, x, y, frame, along, up, theme) {
 
 // picture: { x: { domain, log, ticks: [[value, word]], name }, y: the same, layers: [{ type, ... }],
 //            marks: [{ x, y, at(i), find(at) }], walk: { axis, size }, read(at) }; marks are what can be pointed at
-export function chart(ctx, { width, height, theme }, picture, at) {
+export function chart(ctx, { width, height, theme }, picture, at, pin) {
   const frame = {
     x: PLOT.left,
     y: PLOT.top,
@@ -278,8 +281,8 @@ export function chart(ctx, { width, height, theme }, picture, at) {
     layers[layer.type](ctx, layer, along, up, theme);
     ctx.restore();
   }
-  for (const { x, y, find } of picture.marks) {
-    const index = find(at);
+  const found = [pin ?? {}, at].flatMap((place) => picture.marks.map((mark) => [mark, mark.find(place)]));
+  for (const [{ x, y }, index] of found) {
     if (index === null) continue;
     ctx.strokeStyle = theme.ink;
     ctx.lineWidth = 1.5;

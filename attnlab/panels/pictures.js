@@ -1,6 +1,8 @@
 // Pictures that several mechanisms show. A picture is data for paint.js: a heatmap's cells or a chart's layers, the
 // words around them, and what a number in it is called.
 
+import { largest } from "./numbers.js";
+
 const visible = (word) => word.replaceAll("\n", "⏎").trim() || "␣";
 
 // The words for positions of one sequence: name("query", 3) -> query 4 “the”.
@@ -14,8 +16,8 @@ export function naming(tokens, words) {
 }
 
 // A matrix over (query, key). `max` is shared by all matrices on one scale; the square root lets small weights show
-// beside large ones.
-export function pairMatrix({ title, caption, array, max, about, named, words }) {
+// beside large ones. Where causal, a later key has no weight to read.
+export function pairMatrix({ title, caption, array, max, causal, about, named, words }) {
   const [T] = array.shape;
   return {
     title,
@@ -30,8 +32,9 @@ export function pairMatrix({ title, caption, array, max, about, named, words }) 
     names: { row: words.query, column: words.key },
     ends: { row: named.ends, column: named.ends },
     colours: { row: "queryText", column: "keyText" },
-    scale: { max, root: true },
+    scale: { max, root: true, above: largest(array) > max },
     word: named.known,
+    masked: ({ query, key }) => causal && key > query && words.kit.masked,
     label: (at) => about(named.name("query", at.query), named.name("key", at.key)),
   };
 }

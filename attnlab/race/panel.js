@@ -31,7 +31,7 @@ function buckets(context) {
     names: { row: words.bucket, column: words[side] },
     ends: { row: ["0", String(R - 1)], column: named.ends },
     colours: { column: `${side}Text` },
-    scale: { max: largest(array) },
+    scale: { max: 1 }, // shares: where each bucket holds 1/R, the picture is as dark as that is thin
     bars: { array: views.mass, max: largest(views.mass), colour: "key" },
     word: (axis, index) => (axis === "bucket" ? `${words.bucket} ${index}` : named.known(axis, index)),
     label(at) {
@@ -41,14 +41,18 @@ function buckets(context) {
   };
 }
 
-// Softmax, angular and RACE weights of the same tokens on one scale.
+// Softmax, angular and RACE weights of the same tokens on one scale, which the estimate does not move: it ends at the
+// largest weight that RACE is held against. Where causal, the first query has one key, and a weight of 1 says nothing.
 const matrix = (which) => (context) => {
   const { views, state, words } = context;
+  const { causal, planes } = state.dials;
+  const telling = (weights) => (causal ? weights.subarray(weights.shape[1]) : weights);
   return pairMatrix({
-    title: words[which].title(power("*κ*", state.dials.planes)),
+    title: words[which].title(power("*κ*", planes)),
     caption: words[which].caption,
     array: views[which],
-    max: Math.max(...[views.softmax, views.angular, views.race].map(largest)),
+    max: Math.max(...[views.softmax, views.angular].map((weights) => largest(telling(weights)))),
+    causal,
     about: (query, key) => words.weight(which, query, key),
     named: nameTokens(context),
     words,
@@ -75,7 +79,8 @@ function band(context) {
     label(words.band.target, [angle[beside] + GAP * Math.PI, target[beside]], "ink"),
   ];
   const shortfall = { type: "line", x: [0, 0], y: [mean[0], 1], colour: "error", width: 4 };
-  if (views.lemma10_large_tables[0]) layers.push(shortfall);
+  const word = label(words.band.shortfall, [GAP * Math.PI, 1 - GAP], "errorText");
+  if (views.lemma10_large_tables[0]) layers.push(shortfall, word);
   return {
     title: words.band.title,
     caption: words.band.caption,
@@ -152,18 +157,20 @@ function lemma(context) {
     return { type: "box", x: [low, border], y: [planes[n] - ROW, planes[n] + ROW], colour: "error", alpha: 0.24 };
   });
   const ticks = [[low, `1/${1 / low}`], [0.25, "¼"], [1, "1"], [4, "4"], [high, String(high)]];
+  const light = Math.sqrt(every[most - 1] * many[most - 1]); // where only many tables fail, in the uppermost row
   const fails = views.lemma10_large_tables[0] > 0; // the other region lies inside
   return {
     title: words.lemma.title,
     caption: verdict(context),
     alarm: fails,
     x: axis(words.lemma.x, [low, high], ticks, true),
-    y: axis(words.lemma.y, [0.5, most + 0.5], every.map((_, n) => [n + 1, String(n + 1)])),
+    y: axis(words.lemma.y, [0.5, most + 2.5], every.map((_, n) => [n + 1, String(n + 1)])),
     layers: [
       ...bars,
       { type: "dot", x: state.dials.sharpness, y: state.dials.planes, colour: fails ? "error" : "ink", size: 5 },
-      label(words.lemma.every, [low * (high / low) ** GAP, most - ROW / 2], "ink"),
-      label(words.lemma.many, [high, most - ROW / 2], "ink", "right"),
+      { type: "line", x: [light, light], y: [most + ROW, most + 1.6], colour: "error", width: 1 },
+      label(words.lemma.every, [low, most + 0.75], "errorText"),
+      label(words.lemma.many, [high, most + 1.75], "errorText", "right"),
     ],
     marks: [{ x: seen, y: planes, at: (n) => ({ border: n }), find: (at) => inside(at.border, borders.length) }],
     walk: { axis: "border", size: borders.length },

@@ -50,7 +50,9 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, ignore_default_args=["--hide-scrollbars"]
+        )
         yield chromium
         chromium.close()
 

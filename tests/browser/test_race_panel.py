@@ -83,6 +83,19 @@ def shown(page, label: str) -> str:
     return slider(page, label).locator("xpath=../output").inner_text()
 
 
+def readout(page, line: int = 0) -> list[str]:
+    """Words and number of a line of the readout."""
+    paragraph = page.locator(".al-readout p").nth(line)
+    return [paragraph.locator("span").inner_text(), paragraph.locator("b").inner_text()]
+
+
+def cell(page, figure: str, query: int, key: int, tokens: int = 32) -> dict[str, float]:
+    """The middle of a cell of a matrix, as the position of a pointer over its canvas."""
+    box = page.locator(f"[data-figure={figure}] canvas").bounding_box()
+    side = min(box["width"] - 20, box["height"] - 19)  # the square beside its axes' words
+    return {"x": 18 + side * (key + 0.5) / tokens, "y": 2 + side * (query + 0.5) / tokens}
+
+
 def number_of(page, figure: str) -> str:
     return page.locator(f"[data-figure={figure}] .al-head span").first.inner_text()
 
@@ -93,7 +106,8 @@ def test_an_arrow_key_moves_dial_pictures_and_numbers_and_python_follows(lab, no
     planes.focus()
     before, after = settled(notebook, lambda: planes.press("ArrowRight"))
     assert shown(notebook, "planes P") == "4"
-    assert [name for name in FIGURES if before[name] == after[name]] == []  # softmax too: the three share one scale
+    # softmax too: the largest angular weight ends the scale that the three share
+    assert [name for name in FIGURES if before[name] == after[name]] == []
     expected = view.compute(RaceParams(planes=4))["error_here"]
     assert number_of(notebook, "error") == f"{expected:.3g}" != error
     assert lab.run(notebook, "print(panel.params.planes)") == "4"
@@ -107,8 +121,9 @@ def test_a_mouse_drag_paints_on_the_way_and_python_follows_at_its_end(lab, noteb
     notebook.mouse.down()
     seen = []
     for part in (0.6, 0.45, 0.3, 0.2):
-        _, after = settled(notebook, lambda part=part: notebook.mouse.move(box["x"] + part * box["width"], y))
+        before, after = settled(notebook, lambda part=part: notebook.mouse.move(box["x"] + part * box["width"], y))
         seen.append(after["race"])
+        assert (before["softmax"], before["angular"]) == (after["softmax"], after["angular"])  # they know no sharpness
     assert len(set(seen)) == 4
     assert lab.run(notebook, "print(panel.params.sharpness)") == "4.0"
     notebook.mouse.up()
@@ -119,13 +134,12 @@ def test_a_mouse_drag_paints_on_the_way_and_python_follows_at_its_end(lab, noteb
 
 
 def test_the_number_under_the_pointer_is_the_reference_number(notebook):
-    box = notebook.locator("[data-figure=race] canvas").bounding_box()
-    side = min(box["width"] - 20, box["height"] - 19)  # the square beside its axes' words
-    notebook.mouse.move(box["x"] + 18 + side * 5.5 / 32, box["y"] + 2 + side * 20.5 / 32)
+    notebook.locator("[data-figure=race] canvas").hover(position=cell(notebook, "race", 20, 5))
     notebook.wait_for_function("document.querySelector('.al-readout b').textContent !== ''")
     expected = view.compute(RaceParams())["race"][20, 5]
-    assert notebook.locator(".al-readout span").inner_text() == "race weight of key 6 “a6” for query 21 “c5”"
-    assert float(notebook.locator(".al-readout b").inner_text().removeprefix("= ")) == pytest.approx(expected, rel=1e-9)
+    assert readout(notebook) == ["race weight of key 6 “a6” for query 21 “c5”", f"= {expected:.4g}"]
+    all_digits = notebook.locator(".al-readout p").first.get_attribute("title").split(" = ")[1]
+    assert float(all_digits) == pytest.approx(expected, rel=1e-9)
     assert number_of(notebook, "race") == f"{expected:.4g}"
     assert (
         number_of(notebook, "softmax") == f"{view.compute(RaceParams())['softmax'][20, 5]:.4g}"
@@ -142,9 +156,91 @@ def test_arrow_keys_walk_over_a_picture_and_enter_pins(lab, notebook):
     assert float(spoken.split(" = ")[1]) == pytest.approx(expected, rel=1e-9)
     assert lab.run(notebook, "print(panel.state['selection']['pin'])") == "{'query': 1, 'key': 1}"
     slider(notebook, "seed").focus()
-    settled(notebook, lambda: slider(notebook, "seed").press("ArrowRight"))
+    settled(notebook, lambda: slider(notebook, "seed").press("ArrowUp"))
     expected = view.compute(RaceParams(seed=1))["race"][1, 1]
     assert number_of(notebook, "race") == f"{expected:.4g}"  # the pin outlives the redraw
+
+
+def test_a_pinned_number_stays_beside_a_hovered_one_until_it_is_released(bare):
+    page = bare()
+    views = view.compute(RaceParams())
+    race, angular = (page.locator(f"[data-figure={name}] canvas") for name in ("race", "angular"))
+    mark = page.get_by_text("pinned, Esc releases")
+    height = page.locator(".attnlab").bounding_box()["height"]
+    pinned = ["race weight of key 6 “a6” for query 21 “c5”", f"= {views['race'][20, 5]:.4g}"]
+    for release in ("Escape", "click"):
+        assert mark.is_hidden()
+        settled(page, lambda: race.click(position=cell(page, "race", 20, 5)))
+        settled(page, lambda: angular.hover(position=cell(page, "angular", 2, 3)))
+        assert mark.is_visible()
+        assert readout(page) == pinned
+        number = f"= {views['angular'][2, 3]:.4g}"
+        assert readout(page, 1) == ["angular weight of key 4 “a4” for query 3 “a3”", number]
+        assert page.locator(".attnlab").bounding_box()["height"] == height
+        if release == "Escape":
+            slider(page, "planes P").focus()  # from any control of the panel
+            settled(page, lambda: slider(page, "planes P").press("Escape"))
+        else:
+            settled(page, lambda: race.click(position=cell(page, "race", 20, 5)))
+    assert mark.is_hidden()
+
+
+def test_a_later_key_is_called_masked_and_not_zero(bare):
+    page = bare()
+    page.get_by_label("causal").click()
+    canvas = page.locator("[data-figure=softmax] canvas")
+    settled(page, lambda: canvas.hover(position=cell(page, "softmax", 4, 9)))
+    assert readout(page) == ["softmax weight of key 10 “b2” for query 5 “a5”", "masked (later key)"]
+    settled(page, lambda: canvas.hover(position=cell(page, "softmax", 9, 4)))
+    assert readout(page)[1].startswith("= ")
+
+
+def test_a_seed_is_typed_and_one_out_of_range_is_clamped_with_a_sentence(bare):
+    page = bare()
+    field = slider(page, "seed")
+    assert field.get_attribute("type") == "number"
+    settled(page, lambda: field.fill("7"))
+    expected = view.compute(RaceParams(seed=7))["error_here"]
+    assert number_of(page, "error") == f"{expected:.3g}"
+    note = field.locator("xpath=../div")
+    for typed, used, got in (("12000", "9999", "12000"), ("-3", "0", "-3"), ("2.6", "3", "2.6"), ("", "3", "nothing")):
+        field.fill(typed)
+        field.press("Tab")
+        assert field.input_value() == used
+        assert note.inner_text() == f"seed must be a whole number in [0, 9999], got {got}; {used} is used."
+    settled(page, lambda: field.fill("8"))
+    assert note.inner_text() == ""
+
+
+def test_no_scrollbar_stands_between_the_panel_and_its_notebook(notebook):
+    for width in (1400, 1280, 1001, 777):  # widths at which heights are no whole pixels
+        notebook.set_viewport_size({"width": width, "height": 720})
+        notebook.wait_for_timeout(400)  # Lab lays out late
+        overflowing = notebook.evaluate(
+            """() => {
+                const found = [];
+                let node = document.querySelector(".attnlab");
+                for (; !node.matches(".jp-Notebook-cell"); node = node.parentElement) {
+                    if (node.scrollHeight > node.clientHeight) found.push(node.className);
+                }
+                return found;
+            }"""
+        )
+        assert overflowing == []
+
+
+def test_the_dials_stay_in_sight_while_the_notebook_scrolls(notebook):
+    notebook.set_viewport_size({"width": 1280, "height": 720})
+    notebook.evaluate("() => document.querySelector('[data-figure=lemma]').scrollIntoView({ block: 'end' })")
+    planes = notebook.evaluate(
+        """() => {
+            const [outer, dial, title] = [".jp-WindowedPanel-outer", ".al-dials", ".al-title"].map(
+                (selector) => document.querySelector(selector).getBoundingClientRect());
+            return { dial: dial.top - outer.top, title: title.bottom - outer.top };
+        }"""
+    )
+    assert planes["title"] < 0  # scrolled away, or this test would show nothing
+    assert planes["dial"] >= -1
 
 
 def test_verify_reports_every_implementation_in_the_badge(notebook):
@@ -200,7 +296,7 @@ def test_a_kernel_that_was_shut_down_is_missed_in_a_sentence(notebook):
 def test_a_kernel_that_never_answers_does_not_hold_the_button(bare, page):
     page.clock.install()
     bare(host="{ save() {}, verify() {} }")
-    button, note = page.get_by_role("button", name="Verify"), page.locator(".al-note")
+    button, note = page.get_by_role("button", name="Verify"), page.locator(".al-verify .al-note")
     button.click()
     assert button.is_disabled()
     page.clock.run_for(29_000)
@@ -240,7 +336,8 @@ def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
     after = pixels(notebook)
     assert [name for name in FIGURES if before[name] == after[name]] == ["lemma"]  # it knows no tokens
     assert slider(notebook, "head width d").is_disabled()
-    assert shown(notebook, "head width d") == "64"
+    assert shown(notebook, "head width d") == slider(notebook, "head width d").get_attribute("aria-valuetext") == "64"
+    assert slider(notebook, "head width d").input_value() == slider(notebook, "head width d").get_attribute("max")
     tokens = slider(notebook, "tokens N")
     tokens.focus()
     settled(notebook, lambda: tokens.press("End"))  # the longer window is here already

@@ -20,6 +20,12 @@ test("the number of a cell is found by its coordinates", () => {
   for (const at of [{}, { bucket: 1, key: 2 }, { table: 0, bucket: 2, key: 0 }, { table: 0, bucket: 0, key: 3 }]) assert.equal(readCell(picture, at), null);
 });
 
+test("a masked cell keeps its number and says what it is", () => {
+  const masked = ({ key }) => key > 1 && "masked";
+  assert.deepEqual(readCell({ ...picture, masked }, { table: 1, bucket: 1, key: 2 }), { label: "1 1 2", value: 11, masked: "masked" });
+  assert.deepEqual(readCell({ ...picture, masked }, { table: 1, bucket: 1, key: 1 }), { label: "1 1 1", value: 9 });
+});
+
 test("the cell under the pointer, the bar beside it, and nothing between", () => {
   assert.deepEqual(cellUnder({ frames }, picture, 145, 35), { table: 1, bucket: 1, key: 2 });
   assert.deepEqual(cellUnder({ frames }, picture, 70, 12), { table: 0, bucket: 0 });

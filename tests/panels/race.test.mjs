@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import test from "node:test";
+import { en as kit } from "../../attnlab/panels/labels.en.js";
 import { tokenNames } from "../../attnlab/race/mathematics.js";
 import { panel } from "../../attnlab/race/panel.js";
 
@@ -66,6 +67,70 @@ test("the error chart draws Theorem 2's rate where the theorem speaks, and alway
     seen.add(caption);
   }
   assert.equal(seen.size, 3);
+});
+
+const pictureOf = (id, compute, { dials, data }) => {
+  const state = { dials, selection: { features: "keys", pin: null } };
+  const views = compute(state, given(data));
+  const words = { ...panel.languages.en, kit };
+  return panel.figures.find((figure) => figure.id === id).picture({ state, data, views, spec, words });
+};
+
+test("bucket shares are coloured from 0 to 1, whatever the largest is", () => {
+  for (const sharpness of [1 / 32, 1, 32]) {
+    const dials = { ...cases[0].dials, sharpness };
+    assert.deepEqual(pictureOf("buckets", panel.computer(spec), { dials, data: null }).scale, { max: 1 });
+  }
+});
+
+test("the three matrices share a scale that neither sharpness nor tables nor the estimate move", () => {
+  const compute = panel.computer(spec);
+  const ids = ["softmax", "angular", "race"];
+  let above = 0;
+  for (const each of cases.filter(({ dials }) => dials.tokens > 4)) {
+    const moved = [{}, { sharpness: 1 / 32 }, { sharpness: 32 }, { tables: 1 }, { tables: 16 }];
+    const tops = new Set();
+    for (const dials of moved.map((part) => ({ ...each.dials, ...part }))) {
+      for (const id of ids) {
+        const { array, scale } = pictureOf(id, compute, { ...each, dials });
+        tops.add(scale.max);
+        assert.equal(scale.root, true);
+        assert.equal(scale.above, array.some((weight) => weight > scale.max));
+        above += scale.above && !dials.causal;
+      }
+    }
+    assert.equal(tops.size, 1);
+  }
+  assert.ok(above > 0); // without a mask only RACE's own weights can lie above
+});
+
+test("where causal, the first query's weight of 1 does not end the scale, and later keys are masked", () => {
+  const dials = { ...cases[0].dials, causal: true };
+  const { array, scale, masked, rows } = pictureOf("softmax", panel.computer(spec), { dials, data: null });
+  const { array: angular } = pictureOf("angular", panel.computer(spec), { dials, data: null });
+  assert.equal(array[0], 1);
+  assert.equal(scale.max, Math.max(...array.slice(rows), ...angular.slice(rows)));
+  assert.ok(scale.max < 1 && scale.above);
+  assert.equal(masked({ query: 4, key: 5 }), "masked (later key)");
+  assert.ok(!masked({ query: 5, key: 5 }) && !masked({ query: 5, key: 4 }));
+  const open = pictureOf("softmax", panel.computer(spec), { dials: { ...dials, causal: false }, data: null });
+  assert.ok(!open.masked({ query: 4, key: 5 }));
+});
+
+test("Lemma 10's regions are named above the rows that the dial's dot can reach", () => {
+  const { layers } = pictureOf("lemma", panel.computer(spec), cases[0]);
+  const most = spec.dials.find(({ name }) => name === "planes").high;
+  const named = layers.filter(({ type }) => type === "label");
+  assert.deepEqual(named.map(({ label }) => label), ["fails for every draw", "fails with many tables"]);
+  for (const { at } of named) assert.ok(at[1] > most + 0.5);
+});
+
+test("the shortfall at angle 0 has its name where it is drawn, and only there", () => {
+  for (const [sharpness, drawn] of [[1 / 32, 1], [32, 0]]) {
+    const { layers } = pictureOf("band", panel.computer(spec), { dials: { ...cases[0].dials, sharpness }, data: null });
+    assert.equal(layers.filter(({ colour }) => colour === "error").length, drawn);
+    assert.equal(layers.filter(({ label }) => label === "shortfall at angle 0").length, drawn);
+  }
 });
 
 test("a real head that has not come is missing, toy tokens never are", () => {
