@@ -1,11 +1,7 @@
-"""A real JupyterLab and a real Chromium, one of each for all browser tests.
-
-Without Chromium these tests are left out and the summary says so in one line; where the environment says CI they fail.
-"""
+"""A real JupyterLab in the Chromium that tests/conftest.py starts, one of each for all browser tests."""
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,45 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
-MISSING = "no Chromium on this machine, so nothing was tried in a real browser (Debian: apt-get install chromium)"
-LEFT_OUT = pytest.StashKey[int]()
-
-
-def pytest_itemcollected(item):
-    item.add_marker(pytest.mark.browser)
-
-
-@pytest.hookimpl(trylast=True)  # after -m and -k have taken theirs
-def pytest_collection_modifyitems(config, items):
-    if CHROMIUM or os.environ.get("CI"):
-        return
-    left_out = [item for item in items if HERE in item.path.parents]
-    config.stash[LEFT_OUT] = len(left_out)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} tests left out: {MISSING}", yellow=True)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    if CHROMIUM is None:
-        pytest.fail(MISSING)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS, ignore_default_args=["--hide-scrollbars"]
-        )
-        yield chromium
-        chromium.close()
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""What the tests need of the machine beside Python packages: Chromium for pages, Node for the panels' JavaScript.
+
+Where one is missing its tests are left out and the summary says so in one line; where the environment says CI they
+fail.
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
+NODE = shutil.which("node")
+OLDEST_NODE = (20, 19)  # the first Node that takes a plain .js file with import lines for a module
+LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+def no_browser() -> str:
+    """Why no page can be looked at, or nothing."""
+    return (
+        "" if CHROMIUM else "no Chromium on this machine, so no page was looked at (Debian: apt-get install chromium)"
+    )
+
+
+def no_node() -> str:
+    """Why no JavaScript can be tested, or nothing."""
+    version = subprocess.run([NODE, "--version"], capture_output=True, text=True).stdout.strip() if NODE else ""
+    if tuple(int(part) for part in version.removeprefix("v").split(".")[:2] if part) >= OLDEST_NODE:
+        return ""
+    wanted = ".".join(map(str, OLDEST_NODE))
+    return f"Node {wanted} or newer is needed for the JavaScript, found {version or 'none'}"
+
+
+NEEDS = {"browser": no_browser, "node": no_node}  # a fixture, and why it cannot be had
+
+
+def pytest_itemcollected(item):
+    if "browser" in item.fixturenames:
+        item.add_marker(pytest.mark.browser)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have taken theirs
+def pytest_collection_modifyitems(config, items):
+    config.stash[LEFT_OUT] = []
+    for fixture, why in NEEDS.items():
+        left_out = [item for item in items if fixture in item.fixturenames]
+        if left_out and not os.environ.get("CI") and why():
+            config.stash[LEFT_OUT].append(f"{len(left_out)} tests left out: {why()}")
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for line in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(line, yellow=True)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium for the whole run."""
+    if why := no_browser():
+        pytest.fail(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        real_scrollbars = ["--hide-scrollbars"]  # the default to leave out: people have them
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, ignore_default_args=real_scrollbars)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def node_missing():
+    """Why no JavaScript can be tested here, or nothing."""
+    return no_node()
