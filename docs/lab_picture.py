@@ -1,8 +1,10 @@
 """Take the README's picture of the running lab again: python docs/lab_picture.py, with Chromium and the extra `all`."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -23,7 +25,8 @@ IDLE = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?
 
 
 def main() -> None:
-    server = subprocess.Popen([sys.executable, "-m", "attnlab.cli", "lab", *OPTIONS])
+    fresh = {name: tempfile.mkdtemp() for name in ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")}
+    server = subprocess.Popen([sys.executable, "-m", "attnlab.cli", "lab", *OPTIONS], env=os.environ | fresh)
     try:
         wait_for_server()
         with sync_playwright() as playwright:
