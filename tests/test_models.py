@@ -108,7 +108,9 @@ def test_an_absent_extra_is_named_with_the_command_that_gets_it(monkeypatch, ext
     monkeypatch.setattr(models, "find_gguf", lambda: Path("a.gguf"))
     for name in EXTRAS:
         monkeypatch.setitem(sys.modules, name, None if name == extra else ModuleType(name))
-    with pytest.raises(ModelMissing, match=rf"^the language model needs {extra}: pip install 'attnlab\[models\]'$"):
+    with pytest.raises(
+        ModelMissing, match=rf"^the language model needs {extra}: pip install torch transformers gguf accelerate$"
+    ):
         load()
 
 
