@@ -186,10 +186,11 @@ for layer in heads.layers:
 # %% [markdown]
 # ## A lemma that fails
 #
-# Write E for the difference between RACE's kernel matrix and its target S. Lemma 10 (p. 24) promises that with enough
-# tables |E| (its spectral norm) stays below half the smallest row sum of S. Take every query and key to be one unit
-# vector: S is 1 everywhere, so each row sums to N, and |E| must fall below N/2. At low sharpness no number of tables
-# brings it there. The normalised output is still right, so it is the lemma that falls, not every bound on the output.
+# Softmax-free attention divides by row sums, so their errors matter: write |E| for the largest error of a row sum of
+# RACE's kernel matrix, and s_min for the smallest row sum of its target S. Lemma 10 (p. 24) promises that with enough
+# tables |E| stays below s_min/2. Take every query and key to be one unit vector: S is 1 everywhere, s_min is N, and |E|
+# must fall below N/2. At low sharpness no number of tables brings it there. The normalised output is still right, so it
+# is the lemma that falls, not every bound on the output.
 
 # %%
 one = np.broadcast_to([1.0, 0.0], (1, 8, 1, 2))
