@@ -94,13 +94,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CommandError, backend.Unavailable) as error:
         complaint = str(error)
     except BrokenPipeError:  # the reader has seen enough, as in: attnlab verify | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except OSError as error:
-        complaint = f"{error.strerror or error}"
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+        complaint = str(error) if error.filename is not None else f"{error.strerror or error}"
+        _drop_output()
     progress.say(f"attnlab {options.command}: {complaint}")
     return 2
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere, or Python would complain about it once more while it ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class CommandError(RuntimeError):
@@ -278,7 +284,10 @@ def run_fetch_model(options: argparse.Namespace) -> int:
     """
     from attnlab import models
 
-    print(models.fetch())
+    try:
+        print(models.fetch())
+    except models.ModelMissing as error:
+        raise CommandError(str(error)) from error
     return 0
 
 

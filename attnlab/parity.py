@@ -145,11 +145,11 @@ def _report(impl: str, mechanism: str, arguments: dict[str, Any], exact: Array, 
         start = time.perf_counter()
         got = room.attention(**arguments)
         time_ms = 1e3 * (time.perf_counter() - start)
+        seen = compare(got, exact, low, terms=terms)
     except backend.Unsupported as refusal:
         return Report(impl, ran=False, ok=False, why_not=str(refusal))
     except Exception as error:  # a broken implementation fails its own row and does not hide the others
         return Report(impl, ran=True, ok=False, why_not=None, reason=f"{type(error).__name__}: {error}")
-    seen = compare(got, exact, low, terms=terms)
     return Report(
         impl,
         True,

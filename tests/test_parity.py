@@ -122,6 +122,15 @@ def test_an_implementation_that_raises_fails_its_own_row_and_hides_no_other(monk
     assert reports["numba"].reason == "ZeroDivisionError: no mass"
 
 
+def test_an_implementation_that_returns_no_array_fails_its_own_row(monkeypatch):
+    numba_impl = pytest.importorskip("attnlab.race.numba_impl")
+    monkeypatch.setattr(numba_impl, "attention", lambda *_, **__: None)
+    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
+    assert list(reports) == list(parity.FAST)
+    assert not reports["numba"].ok
+    assert reports["numba"].reason
+
+
 def test_an_implementation_cannot_write_into_the_inputs_of_the_next_one(monkeypatch):
     numba_impl = pytest.importorskip("attnlab.race.numba_impl")
 
