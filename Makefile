@@ -42,8 +42,9 @@ sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs rem
 	@$(BIN)/jupytext --quiet --sync notebooks/*.py
 	@$(BIN)/nbstripout --keep-id --extra-keys metadata.language_info notebooks/*.ipynb
 
-bench: setup ## CPU benchmarks beside their peers
+bench: setup ## fast paths beside their peers, and the panels in a browser
 	@$(BIN)/attnlab bench race
+	@$(BIN)/attnlab bench panels
 
 docs: setup ## the site, into docs/_build/html
 	@$(BIN)/sphinx-build -W --keep-going --quiet -b html docs docs/_build/html

@@ -67,10 +67,10 @@ def dial(name: str, value: Any, low: float, high: float, *, integer: bool = Fals
     """
     kind = "a whole number" if integer else "a number"
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
+    if is_number and not low <= value <= high:  # NaN fails this too
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
     if not is_number or (integer and not float(value).is_integer()):
         raise ValueError(f"{name} must be {kind} in [{low:g}, {high:g}], got {value!r}")
-    if not low <= value <= high:  # NaN fails this too
-        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
     return int(value) if integer else float(value)
 
 

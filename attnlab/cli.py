@@ -1,5 +1,5 @@
-"""The command line: `attnlab lab | doctor | verify | bench | fetch-model`. Every `--json` prints JSON alone on stdout;
-progress goes to stderr.
+"""The command line: `attnlab lab | doctor | verify | export | bench | fetch-model`. Every `--json` prints JSON alone on
+stdout; progress goes to stderr.
 """
 
 import argparse
@@ -70,6 +70,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="claims to check, such as race.lemma10, or a mechanism such as race; all if none is given",
     )
     verify.set_defaults(run=run_verify)
+
+    export = commands.add_parser(
+        "export",
+        help="write a live panel as one HTML file",
+        usage="attnlab export MECHANISM OUT.html [--set NAME=VALUE ...] [--link ADDRESS] [--force]",
+        description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
+    )
+    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel, such as race")
+    export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
+    export.add_argument(
+        "--set",
+        dest="settings",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="dials, options, view, pin, language: planes=3 causal=true input='layer 9, head 1' pin=query.3,key.5",
+    )
+    export.add_argument("--link", metavar="ADDRESS", help="begin with what a copied link shows")
+    export.add_argument("--force", action="store_true", help="replace a file that attnlab did not write")
+    export.set_defaults(run=run_export)
 
     bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
     bench.add_argument("name", help="a mechanism, such as race")
@@ -262,6 +283,29 @@ def notebooks_folder(asked: Path | None) -> Path:
         else:
             shutil.copyfile(file, target)  # contents only, so that the copy is writable
     return asked
+
+
+# -- export --
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write a panel as one HTML file; print where, and how large it is."""
+    from attnlab.panels import export
+
+    name = options.file
+    try:
+        state = export.setting(options.mechanism, options.settings, options.link)
+        path = export.write(name, options.mechanism, state, force=options.force)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    except FileExistsError as error:
+        raise CommandError(
+            f"OUT.html must be a new name or an earlier export, got {name!r}, {error.strerror}; --force replaces it"
+        ) from error
+    except OSError as error:
+        raise CommandError(f"OUT.html must be a file that can be written, got {name!r}: {error.strerror}") from error
+    print(f"{path}: {path.stat().st_size:,} bytes")
+    return 0
 
 
 # -- bench and fetch-model --

@@ -12,7 +12,7 @@ author = "the attnlab authors"
 copyright = "2026, the attnlab authors"
 release = version = attnlab.__version__
 
-extensions = ["myst_parser", "mathml", "claims_table"]
+extensions = ["myst_parser", "mathml", "claims_table", "live_panel"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nitpicky = True

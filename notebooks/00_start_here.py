@@ -5,13 +5,44 @@
 # enough to read aloud, as fast implementations held against that reference, and as a list of the paper's claims, each
 # with its page and a verdict that a machine checked.
 #
-# *You will* move one dial, verify what you see, and choose where to go next. *You need* nothing but this kernel: press
+# *You will* move two dials, verify what you see, and choose where to go next. *You need* nothing but this kernel: press
 # Shift+Enter cell by cell, or choose *Run > Run All Cells*.
 
 # %% [markdown]
-# ## One mechanism, live
+# ## Attention, live
 #
-# RACE attention replaces the comparison of every query with every key by a few **buckets**: keys write their values
+# In softmax attention every query weighs every key by exp(q·k/√d) (arXiv:1706.03762v7, Eq. 1, p. 4). The first picture
+# has a row for each query. Drag *temperature*: at the left end a query has about eight **keys in effect**, those of its
+# own cluster; in the middle, where the paper stands, it looks at all 32 nearly alike. Point at a query anywhere to see
+# its weights key by key, and click to keep it.
+
+# %%
+from attnlab.dense.widget import SoftmaxPanel
+
+softmax = SoftmaxPanel(temperature=1 / 16)
+softmax
+
+# %% [markdown]
+# Whatever a panel shows, Python computes too. Toy tokens have length 1, too short for softmax to tell them apart at the
+# paper's temperature; the queries and keys of a real language model are longer, and it does. Choose one under *input*.
+
+# %%
+from attnlab.dense import view
+from attnlab.dense.params import SoftmaxParams
+
+settings = {"cold": {"temperature": 1 / 32}, "the paper's": {}, "a real head": {"input": "layer 9, head 0"}}
+effective = {name: view.compute(SoftmaxParams(**dials))["effective"].mean() for name, dials in settings.items()}
+for name, keys in effective.items():
+    print(f"{name:<12} {keys:4.1f} of 32 keys in effect")
+
+assert 7.5 < effective["cold"] < 8.5
+assert effective["the paper's"] > 31
+assert effective["a real head"] < 16
+
+# %% [markdown]
+# ## A mechanism in its place
+#
+# Every query against every key: N² pairs. RACE attention replaces them by a few **buckets**: keys write their values
 # into buckets, queries read them back (arXiv:2510.04008v5, Algorithm 1, p. 5). Drag *sharpness* and look at the first
 # picture: at the left end every token spreads over all buckets, at the right end each sits in one.
 
@@ -50,6 +81,6 @@ for entry in diagnose()["implementations"]:
 #
 # | you want to | open |
 # |---|---|
-# | explore the mechanism, on toy tokens and on real heads | [01_race_buckets](01_race_buckets.ipynb) |
+# | explore RACE, on toy tokens and on real heads | [01_race_buckets](01_race_buckets.ipynb) |
 # | know which of the paper's claims hold | [05_claims](05_claims.ipynb) |
 # | lead a reading group | 01, then 05: every picture and every verdict names its page |

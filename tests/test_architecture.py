@@ -21,7 +21,9 @@ FOUNDATION = {
     "draws": set(),
     "claim": set(),
     "data": {"arrays"},
-    "dense": {"arrays"},
+    "dense": {"arrays"},  # its __init__ and reference; the yardstick's other rooms are a mechanism's
+    "dials": {"arrays"},
+    "inputs": {"arrays", "data", "dense", "draws"},
     "backend": {"arrays"},
     "parity": {"arrays", "backend"},
     "progress": set(),
@@ -32,8 +34,15 @@ HOUSE = {
     "models": set(),
     "panels/__init__": {"panels.bundle"},
     "panels/bundle": set(),
+    "panels/state": set(),
+    "panels/link": {"panels.state"},
+    "panels/still": set(),
+    "panels/export": {"panels"},
+    "panels/widget": {"panels"},
     "bench/__init__": set(),
-    "cli": {"bench", "models"},
+    "bench/_lab": set(),
+    "bench/panels": {"bench", "panels"},
+    "cli": {"bench", "models", "panels"},
 }
 
 # What a room of a mechanism may see of the same mechanism, beside the foundation; a widget also stands on the panels.
@@ -50,7 +59,7 @@ MECHANISM = {
     "triton_impl": {"params"},
     "api": {"params"},
     "claims": {"params", "reference", "theory", "rational", "enclosures"},
-    "view": {"params", "reference", "theory"},
+    "view": {"params", "reference", "theory", "panels.still"},
     "widget": {"params", "view", "api", "panels"},
     "__init__": {"params", "api"},
 }
@@ -68,10 +77,12 @@ HOMES = {
         "attnlab/backend.py",
     ],
     "triton": ["*/triton_impl.py", "kernels/*"],
-    "plotly": ["*/widget.py", "attnlab/panels/*"],
-    "ipywidgets": ["*/widget.py", "attnlab/panels/*"],
-    "anywidget": ["*/widget.py", "attnlab/panels/*"],
-    "traitlets": ["*/widget.py", "attnlab/panels/*"],
+    "plotly": ["*/widget.py"],
+    "ipywidgets": ["*/widget.py"],
+    "anywidget": ["*/widget.py"],
+    "traitlets": ["*/widget.py"],
+    "IPython": ["attnlab/panels/widget.py"],
+    "playwright": ["attnlab/bench/*"],
     "flint": ["attnlab/claim.py", "*/claims.py"],
     "safetensors": ["attnlab/data.py", "attnlab/models.py"],
     "transformers": ["attnlab/models.py", "attnlab/nn/*"],
@@ -108,7 +119,9 @@ def allowed(path: Path) -> set[str]:
     folder, _, stem = name.rpartition("/")
     if name in FOUNDATION:
         return FOUNDATION[name]
-    if folder in attnlab.MECHANISMS and stem in MECHANISM:
+    if name in ("dense/__init__", "dense/reference"):
+        return {*FOUNDATION["dense"], "dense"}
+    if folder in (*attnlab.MECHANISMS, "dense") and stem in MECHANISM:
         return FOUNDATION.keys() | {f"{folder}.{room}" if room in MECHANISM else room for room in MECHANISM[stem]}
     if folder == "bench" and stem in attnlab.MECHANISMS:
         return FOUNDATION.keys() | {"bench", stem}

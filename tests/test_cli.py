@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import attnlab
-from attnlab import bench, cli
+from attnlab import bench, cli, panels
 from attnlab.claim import Verdict
+from attnlab.panels import export, link
 from attnlab.race import claims
 
 KEYS = {"id", "says", "source", "recorded", "observed", "evidence", "measured", "bound"}
@@ -117,7 +119,7 @@ def test_the_race_benchmark_measures_ours_and_its_peers(monkeypatch):
 
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert cli.main(["bench", "nothing"]) == 2
-    assert "there are race" in capsys.readouterr().err
+    assert "there are panels, race" in capsys.readouterr().err
 
 
 def test_the_plain_peer_is_algorithm_1():
@@ -184,7 +186,9 @@ def test_lab_starts_jupyterlab_on_the_first_notebook(monkeypatch):
 
 
 def test_bench_names_the_packages_it_misses(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "PACKAGES", ("numpy", "no_such_package"))
+    import attnlab.bench.race as race_bench
+
+    monkeypatch.setattr(race_bench, "NEEDS", ("numpy", "no_such_package"))
     assert cli.main(["bench", "race"]) == 2
     assert "the benchmark needs no_such_package; get it with: pip install no_such_package" in capsys.readouterr().err
 
@@ -247,3 +251,61 @@ def test_help_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "verify" in done.stdout
+
+
+def exported(path: Path) -> str:
+    """The link that stands in an exported page."""
+    (address,) = re.findall(r'<script type="application/json" id="attnlab-given">{"link":"(.*?)"', path.read_text(encoding="utf-8"))
+    return address
+
+
+def test_export_writes_a_page_and_says_where_and_how_large(capsys, tmp_path):
+    path = tmp_path / "race.html"
+    assert cli.main(["export", "race", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
+    assert path.read_text(encoding="utf-8") == export.page("race")
+
+
+def test_export_takes_settings_in_one_go_or_one_by_one_and_begins_with_a_link(tmp_path):
+    path = str(tmp_path / "race.html")
+    words = ["planes=2", "features=queries", "causal=true", "input=layer 9, head 1", "view=race", "pin=query.3,key.5"]
+    want = link.fragment(export.setting("race", words), panels.spec("race"))
+    assert cli.main(["export", "race", path, "--set", *words[:3], "--set", words[3], "--set", *words[4:]]) == 0
+    assert exported(Path(path)) == want
+    assert (
+        cli.main(["export", "race", path, "--link", f"https://example.org/race.html{want}", "--set", "planes=4"]) == 0
+    )
+    assert exported(Path(path)) == want.replace("planes=2", "planes=4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["rac", "x.html"], "mechanism must be one of .*'race', got 'rac'"),
+        (["race", "x.html", "--set", "plane=3"], 'the names in settings must be planes, .*, got "plane"'),
+        (["race", "x.html", "--set", "planes=99"], r"planes must lie in \[1, 8\], got 99"),
+        (["race", "x.html", "--set", "planes"], 'each setting must be name=value, got "planes"'),
+        (["race", "x.html", "--link", "#dense&version=1"], 'the mechanism of a link must be race, got "dense"'),
+        (
+            ["race", "no/x.html"],
+            "OUT.html must be a file that can be written, got 'no/x.html': No such file or directory",
+        ),
+        (["race", "."], "OUT.html must be a file that can be written, got '.': Is a directory"),
+        (["race", "notes.html"], "OUT.html must be a new name or an earlier export, got 'notes.html', .*; --force .*"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_in_one_line(capsys, monkeypatch, tmp_path, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.html").write_text("mine")
+    assert cli.main(["export", *arguments]) == 2
+    assert re.fullmatch(f"attnlab export: {sentence}\n", capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.html"]
+    assert Path("notes.html").read_text() == "mine"
+
+
+def test_export_replaces_another_file_only_when_told(tmp_path):
+    path = tmp_path / "notes.html"
+    path.write_text("mine")
+    assert cli.main(["export", "race", str(path), "--force"]) == 0
+    assert path.read_text(encoding="utf-8") == export.page("race")
+    assert cli.main(["export", "race", str(path)]) == 0  # its own it replaces unasked

@@ -103,7 +103,7 @@ def test_the_wheel_holds_both_packages_with_their_data(wheel):
         files = [
             path
             for path in (ROOT / folder).rglob("*")
-            if path.suffix in {".py", ".js", ".json", ".safetensors", ".md", ".css"}
+            if path.suffix in {".py", ".js", ".json", ".html", ".safetensors", ".md", ".css"}
         ]
         assert files
         assert {f"{package}/{path.relative_to(ROOT / folder).as_posix()}" for path in files} <= wheel

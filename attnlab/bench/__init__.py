@@ -1,4 +1,7 @@
-"""Benchmarks on this machine's CPU: one module a mechanism, peers measured in the same process and the same minute.
+"""Benchmarks on this machine's CPU: a mechanism beside its peers in the same process and the same minute, and the live
+panels in a browser.
+
+Each is a module with NEEDS, the packages it cannot do without, `about()`, what else it measures on, and `rows()`.
 
 A row is {"id", "value", "unit", "target", "better", "status", "note"}; `status` is "met" or "short" where there is a
 target, "noisy" where repeated measurements disagree too much to judge, and None where there is nothing to judge.
@@ -11,7 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +23,36 @@ from attnlab.backend import Unavailable
 
 __all__ = ["machine", "measure", "names", "row", "run", "single_threaded", "table"]
 
-PACKAGES = ("numba", "threadpoolctl", "torch")
 NOISY = 0.35  # relative spread (quartiles over median) above which a number is not judged
 
 
 def names() -> list[str]:
     """The benchmarks there are."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 
 
 def run(name: str) -> dict[str, Any]:
     """{"machine": ..., "rows": [...]} of one benchmark; progress goes to stderr.
 
-    Raises backend.Unavailable where a package that is measured, or measured against, is missing.
+    Raises backend.Unavailable where something that is measured, or measured against, is missing.
     """
-    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    module = importlib.import_module(f"attnlab.bench.{name}")
+    missing = [package for package in module.NEEDS if importlib.util.find_spec(package) is None]
     if missing:
         raise Unavailable(f"the benchmark needs {', '.join(missing)}; get it with: pip install {' '.join(missing)}")
-    return {"machine": machine(), "rows": importlib.import_module(f"attnlab.bench.{name}").rows()}
+    return {"machine": machine(module.NEEDS) | module.about(), "rows": module.rows()}
 
 
-def machine() -> dict[str, Any]:
-    """What was measured on: CPU, cores, load, versions."""
-    versions: dict[str, str | None] = {}
-    for package in ("numpy", "numba", "torch"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+def machine(packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What was measured on: CPU, cores, load, and the versions of these packages beside NumPy's."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
         "python": platform.python_version(),
-        **versions,
         "date": time.strftime("%Y-%m-%d"),
-        "threads": 1,
+        **{package: importlib.metadata.version(package) for package in ("numpy", *packages)},
     }
 
 
@@ -88,34 +84,40 @@ def measure(tasks: dict[str, Callable[[], Any]], rounds: int = 7) -> dict[str, l
 
 
 def row(
-    id: str, samples: list[float], unit: str, *, better: str, target: float | None = None, note: str = ""
+    id: str, samples: Sequence[float], unit: str, *, better: str, target: float | None = None, note: str = ""
 ) -> dict[str, Any]:
-    """One row from repeated samples: their median, judged against the target unless they scatter too much."""
-    value = statistics.median(samples)
-    low, _, high = statistics.quantiles(samples, n=4)
-    spread = (high - low) / value
+    """One row from repeated samples: their median, judged against the target. Samples that scatter much are judged only
+    where all of them meet it. A single sample is a count, and exact.
+    """
+    if len(samples) == 1:
+        (value,), spread, spread_note = samples, 0.0, ""
+    else:
+        value = float(f"{statistics.median(samples):.4g}")
+        low, _, high = statistics.quantiles(samples, n=4)
+        spread, spread_note = (high - low) / value, f"quartiles {low:.4g} to {high:.4g}"
+    verdicts = [target is not None and (x >= target if better == "higher" else x <= target) for x in (*samples, value)]
     status = None
-    if spread > NOISY:
+    if spread > NOISY and not all(verdicts):
         status = "noisy"
     elif target is not None:
-        status = "met" if (value >= target if better == "higher" else value <= target) else "short"
-    spread_note = f"quartiles {low:.4g} to {high:.4g}"
+        status = "met" if verdicts[-1] else "short"
     return {
         "id": id,
-        "value": float(f"{value:.4g}"),
+        "value": value,
         "unit": unit,
         "target": target,
         "better": better,
         "status": status,
-        "note": f"{note}; {spread_note}" if note else spread_note,
+        "note": "; ".join(part for part in (note, spread_note) if part),
     }
 
 
 def table(result: dict[str, Any]) -> str:
     """The result for a person to read."""
     about = result["machine"]
-    versions = ", ".join(f"{name} {about[name]}" for name in ("numpy", "numba", "torch"))
-    lines = [f"{about['cpu']}, {about['threads']} thread, {about['date']}, {versions}", ""]
+    untold = ("cpu", "cores", "system", "python", "date")
+    told = (f"{name} {value}" for name, value in about.items() if name not in untold)
+    lines = [", ".join([about["cpu"], about["date"], *told]), ""]
     for entry in result["rows"]:
         goal = "" if entry["target"] is None else f"target {entry['target']:g} "
         judged = f"{goal}{entry['status'] or ''}"

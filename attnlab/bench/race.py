@@ -14,10 +14,16 @@ import numpy as np
 from attnlab import bench, draws
 from attnlab.race import draw_planes
 
+NEEDS = ("numba", "threadpoolctl", "torch")
 H, K = 4, 128
 T, T_SOFTMAX = 16_384, 4_096
 SHARPNESS = 2.0
 BUDGETS = ((2, 2), (4, 4))  # (planes, tables), as in the paper's Tables 1-4
+
+
+def about() -> dict[str, Any]:
+    """What else was measured on."""
+    return {"threads": 1}
 
 
 def rows() -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 // The verify button and what it found: one entry for every implementation, also for those that did not run.
 import { h, ownKeys } from "./dom.js";
-import { short } from "./figure.js";
+import { short } from "./numbers.js";
 
 const small = (number) =>
   number === 0 || typeof number !== "number" ? String(number) : number.toExponential(1).replace("-", "−");
@@ -11,7 +11,7 @@ const PATIENCE_MS = 30_000; // a first run may compile; a kernel that is gone ne
 export function createBadge(words, ask) {
   const button = ownKeys(h("button", { type: "button" }, words.kit.verify));
   const note = h("div", { className: "al-note", role: "status" }, words.kit.verifyAbout);
-  const list = h("div", { role: "list" });
+  const list = h("div", { role: "list", hidden: true });
   const element = h("div", { className: "al-verify" }, h("div", {}, button), note, list);
   let report = null;
   let patience = 0;
@@ -66,6 +66,7 @@ export function createBadge(words, ask) {
       report = next;
       if (report) release();
       list.replaceChildren(...(report?.rows ?? []).map(entry));
+      list.hidden = !list.children.length;
     },
   };
 }

@@ -1,9 +1,14 @@
 """One module text out of plain JS modules: what anywidget, the exported page and the docs load.
 
 anywidget runs a widget's module from a blob, where relative imports fail. So each source module becomes the body of a
-function, after those it imports, and the whole exports `mount(element, options)` for any page and `default { render }`
-for anywidget. No Node is needed; in return the sources keep to a small grammar, one line each, and anything else that
-begins with `import` or `export` is an error with its file and line:
+function, after those it imports, and the whole exports
+
+    mount(element, options)      the panel on any page
+    render(context, source)      the same for anywidget; `source` is this very text, for a page to be saved
+    start()                      the same on an exported page (page.html), which holds this text and the state
+
+No Node is needed; in return the sources keep to a small grammar, one line each, and anything else that begins with
+`import` or `export` is an error with its file and line:
 
     import { a, b as c } from "./other.js";
     export function name(...) {
@@ -11,25 +16,49 @@ begins with `import` or `export` is an error with its file and line:
     export class Name {
     export const name = ...
 
-Comment lines and indentation are dropped, in template literals too.
+Comment lines and indentation are dropped, in template literals too. The words of a language are two files, the kit's
+labels.CODE.js and the mechanism's; every language that has both comes along.
 """
 
+import base64
+import gzip
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BundleError", "bundle"]
+__all__ = ["BundleError", "bundle", "languages", "packed"]
 
 PACKAGE = Path(__file__).parent.parent
 NAME = r"[A-Za-z_$][\w$]*"
 IMPORT = re.compile(rf'import \{{ ((?:{NAME}(?: as {NAME})?, )*{NAME}(?: as {NAME})?) \}} from "(\.\.?/[\w./-]+\.js)";')
 EXPORT = re.compile(rf"export ((?:(?:async )?function|class|const) ({NAME})\b.*)")
-FORBIDDEN = re.compile(r"^\s*(?:import|export)\b|\bimport\s*[(.]|</script", re.IGNORECASE)
+FORBIDDEN = re.compile(r"^\s*(?:import|export)\b|\bimport\s*[(.]|</script|<!--", re.IGNORECASE)
+
+# What anywidget runs: the text is unpacked in the browser, since all of it travels with each panel and each saved
+# notebook. Compression makes it a third.
+LOADER = """\
+const packed = "{packed}";
+const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+const source = await new Response(stream).text();
+const url = URL.createObjectURL(new Blob([source], {{ type: "text/javascript" }}));
+const {{ render }} = await import(url);
+URL.revokeObjectURL(url);
+export default {{ render: (context) => render(context, source) }};
+"""
 
 
 class BundleError(ValueError):
     """A source module that the grammar does not cover; the text names the file and the line."""
+
+
+def languages(mechanism: str, package: Path = PACKAGE) -> list[str]:
+    """The languages in which both the kit and the mechanism have words; English first."""
+    kit, own = (
+        {path.name.split(".")[1] for path in (package / folder).glob("labels.*.js")} for folder in ("panels", mechanism)
+    )
+    return sorted(kit & own, key=lambda code: (code != "en", code))
 
 
 def bundle(mechanism: str, spec: dict[str, Any], package: Path = PACKAGE) -> str:
@@ -39,25 +68,48 @@ def bundle(mechanism: str, spec: dict[str, Any], package: Path = PACKAGE) -> str
     ValueError for NaN in `spec`.
     """
     modules: dict[Path, _Module] = {}
-    sources = {"panel": f"{mechanism}/panel.js", "mount": "panels/kit.js", "render": "panels/anywidget.js"}
-    parts = {name: (package / source).resolve() for name, source in sources.items()}
-    for name, path in parts.items():
+
+    def entry(source: str, name: str) -> str:
+        path = (package / source).resolve()
         _collect(path, package.resolve(), modules, ())
         if name not in modules[path].exports:
             raise BundleError(f"{path.name} must export {name}")
-    literal = json.dumps(spec, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        return f"{modules[path].name}.{name}"
+
+    panel = entry(f"{mechanism}/panel.js", "panel")
+    mount, render, start = (
+        entry(f"panels/{file}.js", name)
+        for file, name in (("kit", "mount"), ("anywidget", "render"), ("page", "start"))
+    )
+    words = {
+        code: [entry(f"{folder}/labels.{code}.js", "words") for folder in (mechanism, "panels")]
+        for code in languages(mechanism, package)
+    }
+    spoken = ", ".join(f"{json.dumps(code)}: {{ ...{own}, kit: {kit} }}" for code, (own, kit) in words.items())
+    template = (package / "panels" / "page.html").read_text(encoding="utf-8")
     return "\n".join(
         [
             f"// attnlab: the {mechanism} panel in one module",
             *(module.text for module in modules.values()),
-            f"const spec = {literal};",
-            *(f"const {name} = {modules[path].name}.{name};" for name, path in parts.items()),
-            "const mountHere = (element, options = {}) => mount(element, panel, { spec, ...options });",
-            "export { mountHere as mount };",
-            "export default { render: (context) => render(panel, spec, context) };",
+            f"const parts = {{ panel: {panel}, spec: {_literal(spec)}, languages: {{ {spoken} }} }};",
+            f"const template = {_literal(template)};",
+            f"export const mount = (element, given) => {mount}(element, {{ ...parts, template, ...given }});",
+            f"export const render = (context, source) => {render}(mount, context, source);",
+            f"export const start = () => {start}(mount);",
             "",
         ]
     )
+
+
+def packed(source: str) -> str:
+    """A small module that holds `source` compressed and exports what anywidget asks for."""
+    text = base64.b64encode(gzip.compress(source.encode(), compresslevel=9, mtime=0)).decode()
+    return LOADER.format(packed=text)
+
+
+def _literal(value: Any) -> str:
+    """JSON that can stand inside a script element."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 class _Module:

@@ -11,6 +11,30 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+// Put text on the clipboard and say so in `note`; where the page may not, show the text selected, to be copied by hand.
+export async function copy(text, note, { kit }) {
+  const asker = note.getRootNode().activeElement;
+  const forget = (told) => setTimeout(() => note.textContent === told && (note.textContent = ""), 6000);
+  try {
+    await navigator.clipboard.writeText(text);
+    forget((note.textContent = kit.copied));
+  } catch {
+    const field = ownKeys(h("textarea", { readOnly: true, value: text, className: "al-byhand", "aria-label": kit.byHand }));
+    note.textContent = kit.byHand;
+    note.parentElement.append(field);
+    field.select();
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      field.blur();
+      asker?.focus();
+    });
+    field.addEventListener("blur", () => {
+      field.remove();
+      note.textContent = "";
+    });
+  }
+}
+
 // Fill an element with words, *letters* in italics; data never becomes markup. Untouched where the words are the same.
 export function setRich(element, words) {
   if (element.dataset.words === words) return;
@@ -80,6 +104,8 @@ export function steps({ kind, low, high, scale }) {
   };
 }
 
+const nameOf = (choice, words) => words.choices?.[choice] ?? words.kit.choices[choice] ?? choice;
+
 const makers = {
   field({ dial: { low, high }, id, label, name, words, move, release }) {
     const input = ownKeys(h("input", { type: "number", id, min: low, max: high, step: 1 }));
@@ -120,14 +146,18 @@ const makers = {
     return { element, set: (value) => (input.checked = value), disable: (off) => (input.disabled = off !== undefined) };
   },
   choice({ dial, id, name, words, move, release }) {
-    const options = dial.choices.map((choice) => h("option", { value: choice }, words.choices[choice] ?? choice));
+    const options = dial.choices.map((choice) => h("option", { value: choice }, nameOf(choice, words)));
     const input = ownKeys(h("select", { id }, ...options));
     input.addEventListener("change", () => {
       move(input.value);
       release();
     });
-    const element = h("div", { className: "al-dial" }, name, input);
-    return { element, set: (value) => (input.value = value), disable: (off) => (input.disabled = off !== undefined) };
+    return {
+      element: h("div", { className: "al-dial" }, name, input),
+      set: (value) => (input.value = value),
+      disable: (off) => (input.disabled = off !== undefined),
+      offer: (can) => options.forEach((option) => (option.disabled = !can(option.value))),
+    };
   },
 };
 

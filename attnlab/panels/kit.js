@@ -1,44 +1,71 @@
 // A live panel: dials, pictures, numbers. A mechanism brings `panel`; everything around it is here.
 //
-//     panel = { languages, computer(spec) -> (state, data) -> views, missing(state, data, spec),
-//               disabled(state, words, spec), summary(context),
-//               figures: [{ id, kind: "heatmap" or "chart", wide, option, picture(context) }] }
-//     context = { state, data, views, spec, words }
+//     panel = { computer(spec) -> (state, data) -> views,
+//               figures: [{ id, kind: "heatmap" or "chart", wide, option, picture(context) }],
+//               summary(context) }
+//     context = { state, data, views, spec, words, at }, `at` the coordinates in focus: { query: 3, key: 5 }
+//
+// The summary is what a screen reader hears when a dial is let go; without one, the headlines of the figures.
 //
 // A move of a dial changes the state and asks for one frame; the frame computes and paints what the state is by then,
 // so the last value wins.
 import { createBadge } from "./badge.js";
 import { control, h } from "./dom.js";
-import { createFigure, short } from "./figure.js";
+import { createFigure } from "./figure.js";
+import { missing, offered, overridden } from "./inputs.js";
+import { fragment, fromFragment } from "./link.js";
+import { step } from "./numbers.js";
+import { createNumbers, createReadout, spoken } from "./readout.js";
+import { createSharing } from "./sharing.js";
 import { checked, defaults } from "./state.js";
 import { cividisGradient, isDark, themes, watchTheme } from "./theme.js";
-import { en } from "./labels.en.js";
 import { style } from "./style.js";
 
-const languages = { en };
-const inWords = ({ value, masked }, digits) => masked ?? `= ${digits(value)}`;
+const SETTLED_MS = 100; // a dial that rests this long was let go; a key that is held sends one state, not thirty a second
 const elements = (parts) => parts.map(({ element }) => element);
 
-// Show `panel` inside `element`; host = { save(state), verify(state) } where Python listens.
-// Returns { show(state), give(data), report(report), fail(message), remove() }.
-export function mount(element, panel, { spec, state: wanted, data = null, host = {} }) {
-  const spoken = Object.keys(languages).filter((code) => panel.languages[code]);
+// Show a panel inside `element`. Options: { panel, spec, languages, template } from the bundle, `source` its text, and
+// { state, data, still, host = { python, save(state, link), verify(state), address() } } from whoever shows it; `python`
+// says that a kernel listens. Returns { show(state), open(link), give(data), report(report), fail(message), remove() }.
+export function mount(element, options) {
+  let report = null;
+  let failure = "";
+  // another language is another set of words, so the panel is built anew
+  const anew = (given) => {
+    inner.remove();
+    inner = build(element, { ...options, ...given }, anew);
+    inner.report(report);
+    inner.fail(failure);
+  };
+  let inner = build(element, options, anew);
+  return {
+    show: (state) => inner.show(state),
+    open: (link) => inner.open(link),
+    give: (data) => inner.give(data),
+    report: (next) => inner.report((report = next)),
+    fail: (message) => inner.fail((failure = message)),
+    remove: () => inner.remove(),
+  };
+}
+
+function build(element, { panel, spec, languages, template, source, still, state: wanted, data = null, host = {} }, anew) {
   let state = defaults(spec);
   let refusal = "";
   try {
-    if (wanted !== undefined) state = checked(wanted, spec, spoken);
+    if (wanted !== undefined) state = checked(wanted, spec);
   } catch (error) {
     refusal = error.message;
   }
-  const words = { kit: languages[state.language], ...panel.languages[state.language] };
+  const words = languages[state.language];
   const compute = panel.computer(spec);
+  const kept = step(); // the views stay the same objects until a dial or the data change
 
   let shown = null; // the context of the last computation: what the pictures show
   let stale = true; // the state has moved on since
   let pointer = null; // coordinates under the pointer or the keyboard's cursor
   let active = null; // the figure they were read in
-  let pinnedIn = null; // the figure that the pin was read in
   let frame = 0;
+  let unsaved = 0; // the timer of a state that Python has not heard of
   let announcing = false; // the next numbers are to be spoken
   let theme, font;
 
@@ -58,13 +85,11 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     },
     move(at, figure) {
       hear.look(at, figure);
-      const reading = figure.read(at);
-      if (reading) live.textContent = `${reading.label} ${inWords(reading, String)}`;
+      live.textContent = spoken(figure.read(at), words);
     },
     pin() {
       const again = JSON.stringify(pointer) === JSON.stringify(state.selection.pin);
-      pinnedIn = active;
-      select({ pin: again ? null : pointer });
+      select(again || !pointer ? { pin: null } : { pin: pointer, view: active.id });
     },
     choose: (option, name) => select({ [option]: name }),
   };
@@ -73,26 +98,35 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     complain("python", "");
     if (!host.verify) return words.kit.verifyNeedsKernel;
     try {
+      clearTimeout(unsaved);
       host.verify(state);
       return "";
     } catch (error) {
       return words.kit.unsent(error.message);
     }
   });
-  const mark = h("em", {}, words.kit.pinned);
-  const first = createReadout(mark); // the pinned number, else the one that is pointed at
-  const second = createReadout(); // what is pointed at beside a pin
+  const sharing = createSharing({
+    words,
+    spec,
+    languages,
+    source: source && template ? { text: source, template } : null,
+    now: () => ({ state, data }),
+    address: () => host.address?.() ?? "",
+    speak: (language) => show({ ...state, language }),
+  });
+  const readout = createReadout(words, () => select({ pin: null }));
+  const numbers = createNumbers(words, spec, figures, (view) => select({ view }), schedule);
   const live = h("div", { className: "al-unseen", "aria-live": "polite" });
   const strip = h("div", { className: "al-error", role: "alert", hidden: true });
-  const root = h("div", { className: "attnlab", lang: state.language },
-    h("style", {}, style),
+  const root = h("div", { className: "attnlab", lang: state.language, role: "region", "aria-label": words.title },
+    h("style", {}, style + (still ? `.attnlab-still-${still} { display: none; }` : "")),
     h("div", { className: "al-body" },
-      h("div", { className: "al-title" }, h("b", {}, words.title), h("span", {}, words.subtitle)),
+      h("div", { className: "al-title" }, h("b", {}, words.title), h("span", {}, words.subtitle), sharing.element),
       h("div", { className: "al-column" },
         h("fieldset", { className: "al-dials", "aria-label": words.kit.dials }, ...elements(dials)),
         badge.element),
       h("div", { className: "al-figures", role: "group", "aria-label": words.kit.pictures },
-        h("div", { className: "al-readout" }, first.element, second.element), ...elements(figures))),
+        readout.element, ...elements(figures), numbers.element)),
     strip, live);
 
   // -- the state ----------------------------------------------------------------------------------------------------
@@ -105,22 +139,39 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   function select(part) {
     state = { ...state, selection: { ...state.selection, ...part } };
     refresh();
-    host.save?.(state);
+    saveLater();
   }
 
   // A dial was let go: Python hears of it, and so does a screen reader.
   function release() {
-    host.save?.(state);
+    saveLater();
     announcing = true;
     schedule();
   }
 
+  function saveLater() {
+    clearTimeout(unsaved);
+    unsaved = setTimeout(save, SETTLED_MS);
+  }
+
+  function save() {
+    clearTimeout(unsaved);
+    unsaved = 0;
+    try {
+      host.save?.(state, fragment(state, spec));
+      complain("unsaved", "");
+    } catch (error) {
+      complain("unsaved", words.kit.unsaved(error.message));
+    }
+  }
+
   // The controls follow the state, and a frame is asked for.
   function refresh() {
-    const off = panel.disabled(state, words, spec);
+    const off = overridden(state, words, spec);
     for (const dial of dials) {
       dial.set(state.dials[dial.name]);
       dial.disable(off[dial.name]);
+      dial.offer?.((choice) => host.python || !spec.inputs || offered(choice, data, spec));
     }
     for (const figure of figures) figure.choose(state.selection);
     badge.follow(state.dials);
@@ -128,41 +179,67 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
     schedule();
   }
 
+  // Take a state from outside: whole, or not at all.
+  function show(next) {
+    try {
+      checked(next, spec);
+      complain("state", "");
+    } catch (error) {
+      complain("state", words.kit.refused(error.message));
+      return;
+    }
+    if (JSON.stringify(next) === JSON.stringify(state)) return;
+    const rebuilt = next.language !== state.language;
+    state = next;
+    if (rebuilt) save();
+    if (rebuilt) anew({ state, data });
+    else refresh();
+  }
+
   // -- a frame ------------------------------------------------------------------------------------------------------
 
   function schedule() {
     frame ||= requestAnimationFrame(() => {
       frame = 0;
-      try {
-        if (stale && !panel.missing(state, data, spec)) {
-          shown = { state, data, views: compute(state, data), spec, words };
-          stale = false;
-        }
-        paint();
-        if (announcing && !stale) live.textContent = panel.summary(shown);
-        announcing &&= stale;
-        complain("here", "");
-      } catch (error) {
-        complain("here", words.kit.error(error.message));
-        console.error(error);
-      }
+      draw();
     });
+  }
+
+  function draw() {
+    try {
+      if (stale && !missing(state, data, spec)) {
+        shown = { state, data, views: kept([state.dials, data], () => compute(state, data)), spec, words };
+        stale = false;
+      }
+      paint();
+      if (announcing && !stale) live.textContent = panel.summary?.(shown) ?? headlines();
+      announcing &&= stale;
+      complain("here", "");
+    } catch (error) {
+      complain("here", words.kit.error(error.message));
+      console.error(error);
+    }
   }
 
   function paint() {
     const at = hear.at();
     if (shown) for (const figure of figures) figure.paint(shown, at, theme, font);
-    const reading = (place, figure) => place && [figure, ...figures].map((each) => each?.read(place)).find(Boolean);
-    const waiting = stale && (host.save ? words.kit.waiting : words.kit.needsKernel)(state.dials.input);
-    const pin = state.selection.pin;
-    const pointed = reading(pointer, active);
-    first.show(waiting || (pin ? reading(pin, pinnedIn) : pointed) || words.kit.hint);
-    second.show((pin && !waiting && pointed) || (pin ? words.kit.hintPinned : words.kit.hintPin));
-    mark.hidden = !pin;
+    const { pin, view } = state.selection;
+    const chosen = figures.find(({ id }) => id === view);
+    const reading = (place, first) => place && [first, ...figures].map((each) => each?.read(place)).find(Boolean);
+    const waiting = host.python ? words.kit.waiting : words.kit.needsKernel;
+    readout.show({
+      waiting: stale && waiting(state.dials.input),
+      pinned: reading(pin, chosen),
+      pointed: reading(pointer, active),
+    });
+    if (shown) numbers.show(chosen, at, reading(pointer ?? pin, pointer ? active : chosen));
     root.dataset.frames = String(Number(root.dataset.frames ?? 0) + 1);
   }
 
-  // Errors of this page, of a state that came, and of Python, each until it is over.
+  const headlines = () => figures.map((figure) => figure.headline()).filter(Boolean).join(". ");
+
+  // Errors of this page, of a state that came, of one that nobody took, and of Python, each until it is over.
   const complaints = {};
   function complain(side, message) {
     complaints[side] = message;
@@ -175,14 +252,25 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
 
   function recolour() {
     const name = isDark(element) ? "dark" : "light";
+    if (name !== root.dataset.theme) dress(name);
+    font = `11px ${getComputedStyle(root).fontFamily || "sans-serif"}`;
+    schedule();
+  }
+
+  function dress(name) {
     theme = themes[name];
     root.dataset.theme = name;
     root.style.colorScheme = name;
     root.style.setProperty("--al-cividis", cividisGradient);
     for (const [part, colour] of Object.entries(theme)) root.style.setProperty(`--al-${part}`, colour);
-    font = `11px ${getComputedStyle(root).fontFamily || "sans-serif"}`;
-    schedule();
   }
+
+  // Paper is white whatever the screen is; a canvas has to be painted for it before the page is taken.
+  function onPaper() {
+    dress("light");
+    draw();
+  }
+
   const sizes = new ResizeObserver((entries) => {
     for (const { target, contentRect: { width, height } } of entries) {
       figures.find((figure) => figure.canvas === target).resize(width, height);
@@ -202,22 +290,20 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
   element.append(root);
   for (const { canvas } of figures) sizes.observe(canvas);
   const unwatch = watchTheme(recolour);
+  addEventListener("beforeprint", onPaper);
+  addEventListener("afterprint", recolour);
   recolour();
   refresh();
   if (refusal) complain("state", words.kit.refused(refusal));
 
   return {
-    show(next) {
+    show,
+    open(link) {
       try {
-        checked(next, spec, spoken);
-        complain("state", "");
+        show(fromFragment(link, spec));
       } catch (error) {
         complain("state", words.kit.refused(error.message));
-        return;
       }
-      if (JSON.stringify(next) === JSON.stringify(state)) return;
-      state = next;
-      refresh();
     },
     give(next) {
       data = next;
@@ -232,27 +318,14 @@ export function mount(element, panel, { spec, state: wanted, data = null, host =
       complain("python", message && words.kit.error(message));
     },
     remove() {
+      if (unsaved) save();
       cancelAnimationFrame(frame);
       badge.cancel();
       sizes.disconnect();
       unwatch();
+      removeEventListener("beforeprint", onPaper);
+      removeEventListener("afterprint", recolour);
       root.remove();
-    },
-  };
-}
-
-// A line of the readout: { element, show(reading or a sentence) }. Four digits are shown; all of them are its title.
-function createReadout(...marks) {
-  const label = h("span");
-  const value = h("b");
-  const element = h("p", {}, label, value, ...marks);
-  return {
-    element,
-    show(reading) {
-      const number = typeof reading === "object";
-      label.textContent = number ? reading.label : reading;
-      value.textContent = number ? inWords(reading, short) : "";
-      element.title = number ? `${reading.label} ${inWords(reading, String)}` : "";
     },
   };
 }

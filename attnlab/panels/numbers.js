@@ -6,7 +6,15 @@ export function shaped(shape, array = new Float64Array(shape.reduce((n, m) => n 
   return Object.assign(array, { shape });
 }
 
+// One number for each i < size.
+export const list = (size, entry) => shaped([size], Float64Array.from({ length: size }, (_, i) => entry(i)));
+
 export const scalar = (number) => shaped([], Float64Array.of(number));
+
+// A number in so many digits, as it is shown.
+export const short = (number, digits = 4) => String(Number(number.toPrecision(digits)));
+
+export const total = (numbers) => numbers.reduce((sum, number) => sum + number, 0);
 
 // The largest number, or 0 where there is none above.
 export function largest(array) {
@@ -94,18 +102,20 @@ export function rows(scores, T, causal) {
   return weights;
 }
 
-// Softmax attention weights with scale 1/sqrt(K).
-export function softmax(q, k, T, K, causal) {
-  const logits = dots(q, k, T, K);
-  const scale = K ** -0.5;
+// scale q k^T [T, T]; the scale of softmax attention is 1/sqrt(K).
+export const logitsOf = (q, k, T, K, scale = K ** -0.5) => shaped([T, T], dots(q, k, T, K).map((dot) => dot * scale));
+
+// Softmax attention weights of logits [T, T].
+export function softmax(logits, T, causal) {
+  const weights = shaped([T, T]);
   for (let i = 0; i < T; i++) {
     const at = i * T;
     const end = at + (causal ? i + 1 : T);
     let top = -Infinity;
-    for (let j = at; j < end; j++) top = Math.max(top, (logits[j] *= scale));
-    for (let j = at; j < end; j++) logits[j] = Math.exp(logits[j] - top);
+    for (let j = at; j < end; j++) top = Math.max(top, logits[j]);
+    for (let j = at; j < end; j++) weights[j] = Math.exp(logits[j] - top);
   }
-  return rows(logits, T, causal);
+  return rows(weights, T, causal);
 }
 
 // weights v [T, V]
@@ -114,6 +124,7 @@ export function mix(weights, v, T, V) {
   for (let i = 0; i < T; i++) {
     for (let j = 0; j < T; j++) {
       const weight = weights[i * T + j];
+      if (weight === 0) continue; // as where causal
       for (let c = 0, from = j * V, at = i * V; c < V; c++, from++, at++) out[at] += weight * v[from];
     }
   }

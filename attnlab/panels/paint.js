@@ -12,7 +12,8 @@ function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
 
 // -- heatmaps -------------------------------------------------------------------------------------------------------
 
-const EDGE = { left: 18, bottom: 17, top: 2, right: 2 };
+const EDGE = { left: 20, bottom: 19, top: 2, right: 2 };
+const STRIP = 3; // pixels beside the cells that show a part of each token
 const TILE = { gap: 12, title: 15, foot: 3, bars: 34 };
 
 // How many tiles stand side by side: the choice that leaves the largest tiles of about three to two.
@@ -43,12 +44,16 @@ function arrange({ tiles, square, bars }, width, height) {
   }));
 }
 
-let stamp; // one small canvas, a pixel a cell, scaled onto the large one
+const stamps = []; // small canvases that are drawn onto the large ones: cells as pixels, and clouds of points
+
+function stampOf(n, width, height) {
+  const canvas = (stamps[n] ??= document.createElement("canvas"));
+  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
+  return canvas.getContext("2d", { willReadFrequently: true });
+}
 
 function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
-  stamp ??= document.createElement("canvas");
-  if (stamp.width !== columns || stamp.height !== rows) [stamp.width, stamp.height] = [columns, rows];
-  const pen = stamp.getContext("2d", { willReadFrequently: true });
+  const pen = stampOf(0, columns, rows);
   const image = pen.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const gain = scale.max > 0 ? 1 / scale.max : 0;
@@ -62,7 +67,7 @@ function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
   // blend only what the screen cannot resolve
   ctx.imageSmoothingEnabled = frame.width * ratio < columns || frame.height * ratio < rows;
   ctx.imageSmoothingQuality = "high";
-  ctx.drawImage(stamp, frame.x, frame.y, frame.width, frame.height);
+  ctx.drawImage(pen.canvas, frame.x, frame.y, frame.width, frame.height);
 }
 
 // One bar a row to the right of the cells; bars = { array, max, colour }, read from tile.bars on.
@@ -79,6 +84,24 @@ function paintBars(ctx, frame, { rows, bars }, theme) {
   ctx.fill(); // as one path: there may be thousands of bars
   ctx.fillStyle = theme.line;
   ctx.fillRect(left - 1, frame.y, 0.75, frame.height);
+}
+
+// Beside the cells: how much of each row's and each column's token lies in what is in focus elsewhere.
+function paintEdges(ctx, frame, { rows, columns, colours, edges }, at, theme) {
+  const parts = edges?.(at);
+  if (!parts) return;
+  const [high, wide] = [frame.height / rows, frame.width / columns];
+  ctx.fillStyle = theme[colours.row.replace("Text", "")];
+  for (let r = 0; r < rows; r++) {
+    ctx.globalAlpha = parts.row(r);
+    ctx.fillRect(frame.x - STRIP - 1, frame.y + r * high, STRIP, high);
+  }
+  ctx.fillStyle = theme[colours.column.replace("Text", "")];
+  for (let c = 0; c < columns; c++) {
+    ctx.globalAlpha = parts.column(c);
+    ctx.fillRect(frame.x + c * wide, frame.y + frame.height + 1, wide, STRIP);
+  }
+  ctx.globalAlpha = 1;
 }
 
 const belongs = (tile, at) => Object.entries(tile.at).every(([axis, index]) => (at[axis] ?? index) === index);
@@ -118,14 +141,17 @@ function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
 }
 
 // picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends,
-//            colours, scale: { max, root, above }, square, bars, word(axis, index), label(at), masked(at) }; what lies
-// above the scale's maximum takes its top colour, and masked(at) is what a cell says that holds no number
+//            colours, scale: { max, root, above }, square, bars, word(axis, index), label(at), masked(at), sum(at),
+//            edges(at) -> { row(r), column(c) } }; what lies above the scale's maximum takes its top colour, masked(at) is
+// what a cell says that holds no number, sum(at) says what a number was added up from, and edges are parts in [0, 1] of
+// each row and column that belong to what is in focus
 export function heatmaps(ctx, { width, height, ratio, theme }, picture, at, pin) {
   const frames = arrange(picture, width, height);
   for (const frame of frames) {
     paintCells(ctx, frame, picture, ratio);
     if (frame.tile.title) write(ctx, frame.tile.title, frame.x, frame.y - 4, theme.muted);
     if (picture.bars) paintBars(ctx, frame, picture, theme);
+    paintEdges(ctx, frame, picture, { ...pin, ...at }, theme);
     for (const place of [pin ?? {}, at]) if (belongs(frame.tile, place)) paintFocus(ctx, frame, picture, place);
   }
   const axis = (which, named) => ({
@@ -139,24 +165,28 @@ export function heatmaps(ctx, { width, height, ratio, theme }, picture, at, pin)
   const last = frames.at(-1);
   for (const frame of frames) {
     if (frame.y === last.y)
-      paintAxis(ctx, axis("column", frame === last), frame.x, frame.y + frame.height + 13, frame.width);
+      paintAxis(ctx, axis("column", frame === last), frame.x, frame.y + frame.height + 15, frame.width);
   }
   const down = axis("row", true);
   ctx.save();
-  ctx.translate(EDGE.left - 6, frames[0].y + frames[0].height);
+  ctx.translate(EDGE.left - 8, frames[0].y + frames[0].height);
   ctx.rotate(-Math.PI / 2);
   paintAxis(ctx, { ...down, ends: [down.ends[1], down.ends[0]] }, 0, 0, frames[0].height);
   ctx.restore();
   return { frames };
 }
 
-// The coordinates of the cell at a point of the canvas, or null; on a bar, those of its row.
+// The coordinates of the cell at a point of the canvas, or null; on a bar those of its row, on the words along an axis
+// those of a row or a column alone.
 export function cellUnder({ frames }, { rows, columns, axes }, x, y) {
   for (const frame of frames) {
     const column = Math.floor(((x - frame.x) / frame.width) * columns);
     const row = Math.floor(((y - frame.y) / frame.height) * rows);
-    if (row < 0 || row >= rows || column < 0 || x >= frame.x + frame.width + frame.bar) continue;
-    return { ...frame.tile.at, [axes.row]: row, ...(column < columns && { [axes.column]: column }) };
+    const [down, right] = [row >= 0 && row < rows, column >= 0 && column < columns];
+    if (down && right) return { ...frame.tile.at, [axes.row]: row, [axes.column]: column };
+    const bar = column >= columns && x < frame.x + frame.width + frame.bar;
+    if (down && (bar || (column < 0 && x > frame.x - EDGE.left))) return { ...frame.tile.at, [axes.row]: row };
+    if (right && row >= rows && y < frame.y + frame.height + EDGE.bottom) return { [axes.column]: column };
   }
   return null;
 }
@@ -164,18 +194,44 @@ export function cellUnder({ frames }, { rows, columns, axes }, x, y) {
 const tileOf = ({ tiles }, at) =>
   tiles.findIndex((tile) => Object.entries(tile.at).every(([axis, index]) => at[axis] === index));
 
-// { label, value } of the cell at these coordinates, or null where they do not name one.
+const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
+const cellOf = ({ array, step }, tile, row, column) => array[tile.offset + row * step.row + column * step.column];
+
+// { label, value, sum } of the cell at these coordinates, of the bar of a row, or the name of a row or column alone; null
+// where they do not name one.
 export function readCell(picture, at) {
-  const { array, tiles, rows, columns, step, axes, label, masked } = picture;
+  const { tiles, rows, columns, axes, label, masked, bars, word } = picture;
   const tile = tiles[tileOf(picture, at)];
   const [row, column] = [at[axes.row], at[axes.column]];
-  if (!tile || !(row < rows && column < columns)) return null;
-  const reading = { label: label(at), value: array[tile.offset + row * step.row + column * step.column] };
-  const instead = masked?.(at);
-  return instead ? { ...reading, masked: instead } : reading;
+  const [down, right] = [row < rows, column < columns];
+  if (tile && down && right) {
+    const reading = { label: label(at), value: cellOf(picture, tile, row, column) };
+    const instead = masked?.(at);
+    return instead ? { ...reading, masked: instead } : { ...reading, sum: picture.sum?.(at) };
+  }
+  if (down && column === undefined) {
+    if (tile && bars) return { label: bars.label(at), value: bars.array[tile.bars + row], sum: bars.sum(at) };
+    return { label: word(axes.row, row) };
+  }
+  return right && row === undefined ? { label: word(axes.column, column) } : null;
 }
 
-const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
+// The numbers of the tile in focus, for a table.
+export function cellTable(picture, at) {
+  const { tiles, rows, columns, axes, names, masked, word, title } = picture;
+  const tile = tiles[Math.max(tileOf(picture, at), 0)];
+  return {
+    title: [title, tile.title].filter(Boolean).join(", ").replaceAll("*", ""),
+    rows,
+    columns,
+    corner: `${names.row} \\ ${names.column}`,
+    row: (r) => word(axes.row, r),
+    column: (c) => word(axes.column, c),
+    value: (r, c) => masked?.({ [axes.row]: r, [axes.column]: c }) || cellOf(picture, tile, r, c),
+    focus: { row: at[axes.row], column: at[axes.column] },
+  };
+}
+
 const MOVES = {
   ArrowUp: [-1, 0, 0],
   ArrowDown: [1, 0, 0],
@@ -207,11 +263,33 @@ function scaleOf({ domain: [low, high], log }, from, to) {
   return (value) => from + ((to - from) * (f(value) - f(low))) / (f(high) - f(low));
 }
 
+let cloud; // how many points lie on each pixel
+
 const layers = {
-  points(ctx, { x, y, colour, alpha }, along, up, theme) {
-    ctx.globalAlpha = alpha;
-    ctx.fillStyle = theme[colour];
-    for (let i = 0; i < x.length; i++) ctx.fillRect(along(x[i]) - 1, up(y[i]) - 1, 2, 2);
+  // Tens of thousands of points cost too much one by one: they are counted pixel by pixel, and each pixel is as dark as
+  // that many points laid over each other.
+  points(ctx, { x, y, colour, alpha }, along, up, theme, { ratio }) {
+    const { width, height } = ctx.canvas;
+    if (cloud?.width !== width || cloud?.height !== height) cloud = { width, height, counts: new Uint16Array(width * height) };
+    const counts = cloud.counts.fill(0);
+    const size = Math.max(Math.round(2 * ratio), 1);
+    for (let i = 0; i < x.length; i++) {
+      const [left, top] = [Math.round((along(x[i]) - 1) * ratio), Math.round((up(y[i]) - 1) * ratio)];
+      for (let r = Math.max(top, 0); r < Math.min(top + size, height); r++) {
+        for (let c = Math.max(left, 0); c < Math.min(left + size, width); c++) counts[r * width + c]++;
+      }
+    }
+    const shades = Uint8Array.from({ length: 256 }, (_, n) => Math.round(255 * (1 - (1 - alpha) ** n)));
+    const [red, green, blue] = [1, 3, 5].map((n) => parseInt(theme[colour].slice(n, n + 2), 16));
+    const paper = stampOf(1, width, height);
+    const image = paper.createImageData(width, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const ink = (blue << 16) | (green << 8) | red;
+    for (let at = 0; at < counts.length; at++) {
+      if (counts[at]) pixels[at] = ((shades[Math.min(counts[at], 255)] << 24) | ink) >>> 0;
+    }
+    paper.putImageData(image, 0, 0);
+    ctx.drawImage(paper.canvas, 0, 0, width / ratio, height / ratio);
   },
   band(ctx, { x, low, high, colour, alpha }, along, up, theme) {
     ctx.globalAlpha = alpha;
@@ -261,8 +339,10 @@ function paintAxes(ctx, x, y, frame, along, up, theme) {
 }
 
 // picture: { x: { domain, log, ticks: [[value, word]], name }, y: the same, layers: [{ type, ... }],
-//            marks: [{ x, y, at(i), find(at) }], walk: { axis, size }, read(at) }; marks are what can be pointed at
-export function chart(ctx, { width, height, theme }, picture, at, pin) {
+//            marks: [{ x, y, column, at(i), find(at) -> [i] }], walk: { axis, size, keep }, read(at),
+//            columns: [{ name, array, word(value) }] }; marks are what can be pointed at (by column: whatever
+// the height), columns what a table shows, keep the coordinates that a walk along the axis leaves as they are
+export function chart(ctx, { width, height, ratio, theme }, picture, at, pin) {
   const frame = {
     x: PLOT.left,
     y: PLOT.top,
@@ -278,38 +358,56 @@ export function chart(ctx, { width, height, theme }, picture, at, pin) {
   ctx.clip();
   for (const layer of picture.layers) {
     ctx.save();
-    layers[layer.type](ctx, layer, along, up, theme);
+    layers[layer.type](ctx, layer, along, up, theme, { ratio });
     ctx.restore();
   }
-  const found = [pin ?? {}, at].flatMap((place) => picture.marks.map((mark) => [mark, mark.find(place)]));
-  for (const [{ x, y }, index] of found) {
-    if (index === null) continue;
-    ctx.strokeStyle = theme.ink;
-    ctx.lineWidth = 1.5;
-    ctx.beginPath();
-    ctx.arc(along(x[index]), up(y[index]), 6, 0, 2 * Math.PI);
-    ctx.stroke();
+  for (const place of [pin ?? {}, at]) {
+    for (const { x, y, find } of picture.marks) {
+      const found = find(place);
+      ctx.strokeStyle = theme.ink;
+      ctx.lineWidth = 1.5;
+      for (const i of found) {
+        ctx.beginPath();
+        ctx.arc(along(x[i]), up(y[i]), found.length > 1 ? 2.5 : 6, 0, 2 * Math.PI); // one number, or all of a token's
+        ctx.stroke();
+      }
+    }
   }
   ctx.restore();
   return { along, up };
 }
 
-// The coordinates of the nearest number within 12 pixels of a point of the canvas, or null.
+// The coordinates of the nearest number within 12 pixels of a point of the canvas, or in its column; or null.
 export function pointUnder({ along, up }, { marks }, x, y) {
   let best = null;
-  let nearest = 12 ** 2;
+  let nearest = Infinity;
   for (const mark of marks) {
     for (let i = 0; i < mark.x.length; i++) {
-      const apart = (along(mark.x[i]) - x) ** 2 + (up(mark.y[i]) - y) ** 2;
-      if (apart < nearest) [best, nearest] = [mark.at(i), apart];
+      const apart = (along(mark.x[i]) - x) ** 2 + (mark.column ? 0 : (up(mark.y[i]) - y) ** 2);
+      if (apart < nearest && (mark.column || apart < 12 ** 2)) [best, nearest] = [mark.at(i), apart];
     }
   }
   return best;
 }
 
+// The numbers of a chart, for a table.
+export function pointTable({ title, columns, walk }, at) {
+  const [first, ...others] = columns;
+  return {
+    title: title.replaceAll("*", ""),
+    rows: first.array.length,
+    columns: others.length,
+    corner: first.name,
+    row: (r) => first.word?.(first.array[r]) ?? String(first.array[r]),
+    column: (c) => others[c].name,
+    value: (r, c) => others[c].array[r],
+    focus: { row: at[walk.axis] },
+  };
+}
+
 // The number that a key moves to along the chart's line of numbers, or null.
-export function nextPoint({ walk: { axis, size } }, at, key) {
+export function nextPoint({ walk: { axis, size, keep } }, at, key) {
   const move = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1 }[key];
   if (!move) return null;
-  return { [axis]: at[axis] === undefined ? 0 : within(at[axis] + move, size) };
+  return { ...keep, [axis]: at[axis] === undefined ? 0 : within(at[axis] + move, size) };
 }

@@ -1,5 +1,5 @@
 // The one shared object: { version, dials, selection, language }. A state is taken whole or refused with a sentence;
-// panels/__init__.py refuses the same.
+// panels/state.py refuses the same.
 
 export function defaults(spec) {
   return {
@@ -7,9 +7,10 @@ export function defaults(spec) {
     dials: Object.fromEntries(spec.dials.map((dial) => [dial.name, dial.default])),
     selection: {
       ...Object.fromEntries(Object.entries(spec.options).map(([name, choices]) => [name, choices[0]])),
+      view: spec.views[0],
       pin: null,
     },
-    language: "en",
+    language: spec.languages[0],
   };
 }
 
@@ -17,7 +18,7 @@ const isRecord = (value) => value !== null && typeof value === "object" && !Arra
 const quote = (value) => (typeof value === "number" ? String(value) : (JSON.stringify(value) ?? String(value)));
 
 // The state itself, or an Error whose message names the part, what was wanted and what came.
-export function checked(state, spec, languages) {
+export function checked(state, spec) {
   exactly("state", state, ["version", "dials", "selection", "language"]);
   if (state.version !== spec.version) refuse("state.version", `be ${spec.version}`, state.version);
   exactly(
@@ -26,11 +27,11 @@ export function checked(state, spec, languages) {
     spec.dials.map((dial) => dial.name),
   );
   for (const dial of spec.dials) checkDial(dial, state.dials[dial.name]);
-  exactly("state.selection", state.selection, [...Object.keys(spec.options), "pin"]);
-  for (const [name, choices] of Object.entries(spec.options))
+  exactly("state.selection", state.selection, [...Object.keys(spec.options), "view", "pin"]);
+  for (const [name, choices] of [...Object.entries(spec.options), ["view", spec.views]])
     oneOf(`state.selection.${name}`, state.selection[name], choices);
   checkPin(state.selection.pin, spec.axes);
-  oneOf("state.language", state.language, languages);
+  oneOf("state.language", state.language, spec.languages);
   return state;
 }
 
@@ -50,11 +51,11 @@ function checkDial({ name, kind, low, high, choices }, value) {
 
 function checkPin(pin, axes) {
   if (pin === null) return;
-  if (!isRecord(pin)) refuse("state.selection.pin", "be null or a record of indices", pin);
+  if (!isRecord(pin) || !Object.keys(pin).length) refuse("state.selection.pin", "be null or a record of indices", pin);
   for (const [axis, index] of Object.entries(pin)) {
     oneOf("each key of state.selection.pin", axis, axes);
-    if (!Number.isInteger(index) || index < 0)
-      refuse(`state.selection.pin.${axis}`, "be a whole number from 0 on", index);
+    if (!Number.isSafeInteger(index) || index < 0)
+      refuse(`state.selection.pin.${axis}`, `be a whole number in [0, ${Number.MAX_SAFE_INTEGER}]`, index);
   }
 }
 

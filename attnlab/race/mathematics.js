@@ -1,76 +1,17 @@
 // The mathematics of the RACE panel in doubles: the twin of view.py, with the same names and shapes.
 // P planes, L tables, R = 2^P buckets, T tokens, K the width of q, k and v, beta is `sharpness`.
 import { normal } from "../panels/draws.js";
-import { distance, dot, dots, mix, norm, rows, softmax, unit } from "../panels/numbers.js";
-import { halves, scalar, shaped, step } from "../panels/numbers.js";
+import { count, cut, inputsOf, isToy } from "../panels/inputs.js";
+import { distance, dot, dots, logitsOf, mix, norm, rows, softmax, unit } from "../panels/numbers.js";
+import { scalar, shaped, step } from "../panels/numbers.js";
 
-// -- inputs ---------------------------------------------------------------------------------------------------------
-
-const cluster = (t, T, toy) => Math.floor((t * toy.clusters) / T);
-
-// Everything that a seed draws, at the dials' largest sizes: smaller ones are the beginnings of rows and columns, so
-// only a new seed draws anew.
-function drawAll(seed, { toy, dials, error }) {
-  const largest = Object.fromEntries(dials.map(({ name, high }) => [name, high]));
-  const most = Math.max(...error.tables);
-  const rows = {
-    planes: Array.from({ length: most * largest.planes }, (_, n) => {
-      return toy.planes_per_table * Math.floor(n / largest.planes) + (n % largest.planes);
-    }),
-    centres: toy.clusters,
-    "value centres": toy.clusters,
-    queries: largest.tokens,
-    keys: largest.tokens,
-    values: largest.tokens,
-  };
-  const drawn = Object.fromEntries(
-    Object.entries(rows).map(([name, count]) => [name, normal(seed, toy.streams[name], count, largest.head_width)]),
-  );
-  return { ...drawn, width: largest.head_width, planesPerTable: largest.planes };
+// All planes that a seed draws, for the dials' most tables, planes and widest head: only a new seed draws anew.
+function drawPlanes(seed, { planes, dials, error }) {
+  const [most, width] = ["planes", "head_width"].map((wanted) => dials.find(({ name }) => name === wanted).high);
+  const tables = Math.max(...error.tables);
+  const rows = count(tables * most).map((n) => planes.per_table * Math.floor(n / most) + (n % most));
+  return { numbers: normal(seed, planes.stream, rows, width), width, perTable: most };
 }
-
-// The first K numbers of the given rows of `width` numbers.
-function cut(x, rows, width, K) {
-  const out = new Float64Array(rows.length * K);
-  rows.forEach((row, n) => out.set(x.subarray(row * width, row * width + K), n * K));
-  return out;
-}
-
-const count = (n) => Array.from({ length: n }, (_, i) => i);
-
-// Tokens in clusters, in order: q and k unit vectors around one centre, v noise around another (params.py).
-function toyInputs({ tokens: T, head_width: K }, drawn, toy) {
-  const own = count(T).map((t) => cluster(t, T, toy));
-  const take = (name, rows) => cut(drawn[name], rows, drawn.width, K);
-  const around = (centres, noise, spread) => {
-    const x = take(noise, count(T));
-    for (let at = 0; at < x.length; at++) x[at] = centres[at] + spread * x[at];
-    return x;
-  };
-  const centres = unit(take("centres", own), K);
-  const near = toy.spread / Math.sqrt(K);
-  const [q, k] = ["queries", "keys"].map((name) => unit(around(centres, name, near), K));
-  return { q, k, v: around(take("value centres", own), "values", toy.spread) };
-}
-
-// The beginning of the window of a real head that Python sent.
-function realInputs(T, data) {
-  const [q, k, v] = [data.q, data.k, data.v].map((bytes) => halves(bytes, T * data.width));
-  return { q, k, v };
-}
-
-// The names of the tokens, as params.py gives them.
-export function tokenNames({ dials }, data, { toy }) {
-  if (dials.input !== toy.input) return data.tokens.slice(0, dials.tokens);
-  const seen = new Array(toy.clusters).fill(0);
-  return Array.from({ length: dials.tokens }, (_, t) => {
-    const c = cluster(t, dials.tokens, toy);
-    return "abcd"[c] + ++seen[c];
-  });
-}
-
-// Whether the state asks for a real head that has not come yet.
-export const missing = ({ dials }, data, { toy }) => dials.input !== toy.input && data?.input !== dials.input;
 
 // -- soft bits, features, scores ------------------------------------------------------------------------------------
 
@@ -128,25 +69,32 @@ function massOf(phi) {
   return mass;
 }
 
-// sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P. Two queries at
-// a time read the bits of a key once, and their products do not wait for each other; the last one may be its own second.
+// sum += phi(q).phi(k) of table l for all pairs, as a product over planes: P steps a pair instead of 2^P. Four queries at
+// a time read the bits of a key once, and their products do not wait for each other; where fewer are left, the last one
+// stands in for those that are not there.
 function addTable(sum, { set: qSet, unset: qUnset }, { set: kSet, unset: kUnset }, l, T, P) {
   const from = l * T * P;
-  for (let i = 0; i < T; i += 2) {
-    const paired = i + 1 < T;
-    const a = from + i * P;
-    const other = paired ? P : 0;
+  for (let i = 0; i < T; i += 4) {
+    const left = T - i;
+    const a0 = from + i * P;
+    const [a1, a2, a3] = [1, 2, 3].map((n) => Math.min(n, left - 1) * P);
     for (let j = 0, b = from, at = i * T; j < T; j++, at++) {
-      let first = 1;
-      let second = 1;
-      for (let p = a; p < a + P; p++, b++) {
+      let w = 1;
+      let x = 1;
+      let y = 1;
+      let z = 1;
+      for (let p = a0; p < a0 + P; p++, b++) {
         const set = kSet[b];
         const unset = kUnset[b];
-        first *= qSet[p] * set + qUnset[p] * unset;
-        second *= qSet[p + other] * set + qUnset[p + other] * unset;
+        w *= qSet[p] * set + qUnset[p] * unset;
+        x *= qSet[p + a1] * set + qUnset[p + a1] * unset;
+        y *= qSet[p + a2] * set + qUnset[p + a2] * unset;
+        z *= qSet[p + a3] * set + qUnset[p + a3] * unset;
       }
-      sum[at] += first;
-      if (paired) sum[at + T] += second;
+      sum[at] += w;
+      if (left > 1) sum[at + T] += x;
+      if (left > 2) sum[at + 2 * T] += y;
+      if (left > 3) sum[at + 3 * T] += z;
     }
   }
 }
@@ -225,26 +173,22 @@ function errors(error_output, { tables, delta }, P, beta, T) {
 
 // A function (state, data) -> views that keeps its intermediate results, so that a dial recomputes what depends on it.
 export function computer(spec) {
-  const { toy, real_width, error, band } = spec;
+  const { error, band } = spec;
   const most = Math.max(...error.tables);
   const quarter = quarters(band);
-  const [draws, planes, inputs, directions, projections, bits, targets] = Array.from({ length: 7 }, step);
-  const [estimates, keyBuckets, queryBuckets, moments] = Array.from({ length: 4 }, step);
+  const inputs = inputsOf(spec);
+  const [draws, planes, directions, projections, bits, targets] = Array.from({ length: 6 }, step);
+  const [nested, curve, estimates, keyBuckets, queryBuckets, moments] = Array.from({ length: 6 }, step);
 
-  return ({ dials }, data) => {
-    const { planes: P, tables: L, sharpness: beta, tokens: T, seed, causal, normalize } = dials;
-    const isToy = dials.input === toy.input;
-    const K = isToy ? dials.head_width : real_width;
-
-    const drawn = draws([seed], () => drawAll(seed, spec));
+  return (state, data) => {
+    const { planes: P, tables: L, sharpness: beta, seed, causal, normalize } = state.dials;
+    const given = inputs(state, data);
+    const { q, k, v, T, K } = given;
+    const drawn = draws([seed], () => drawPlanes(seed, spec));
     const W = planes([drawn, P, K], () => {
-      const numbers = count(most * P).map((n) => Math.floor(n / P) * drawn.planesPerTable + (n % P)); // [L, P, K]
-      return cut(drawn.planes, numbers, drawn.width, K);
+      const rows = count(most * P).map((n) => Math.floor(n / P) * drawn.perTable + (n % P)); // [L, P, K]
+      return cut(drawn.numbers, rows, drawn.width, K);
     });
-    const given = inputs([T, K, isToy ? drawn : data], () =>
-      isToy ? toyInputs(dials, drawn, toy) : realInputs(T, data),
-    );
-    const { q, k, v } = given;
     const unitary = directions([given], () => ({ q: unit(q, K), k: unit(k, K) }));
     const u = projections([W, given, normalize], () => {
       const from = normalize ? unitary : given;
@@ -263,26 +207,31 @@ export function computer(spec) {
         T,
         causal,
       );
-      return { softmax: softmax(q, k, T, K, causal), angular, pair_angle, out_angular: mix(angular, v, T, K) };
+      const logits = logitsOf(q, k, T, K);
+      const out_angular = mix(angular, v, T, K);
+      return { logits, softmax: softmax(logits, T, causal), angular, pair_angle, out_angular };
     });
 
-    // S_hat from 1, 2, 3, ... tables of one draw: at the dial's number, and at those of the error curve on the way
-    const { error_output, ...estimate } = estimates([soft, target, L], () => {
-      const away = (out) => distance(out, target.out_angular) / Math.sqrt(T) / norm(v); // |O_hat - O|_rms / |V|_F
+    // L S_hat from the first 1, 2, 4, ... tables of one draw; the dial's own number goes on from the last of these
+    const sums = nested([soft], () => {
       const sum = shaped([T, T]);
-      const error_output = [];
-      let here;
-      for (let l = 1; l <= most; l++) {
-        addTable(sum, soft.q, soft.k, l - 1, T, P);
-        if (l !== L && !error.tables.includes(l)) continue;
-        const race = rows(sum, T, causal); // the factor 1/l cancels
-        const out = mix(race, v, T, K);
-        if (error.tables.includes(l)) error_output.push(away(out));
-        if (l !== L) continue;
-        const score = sum.map((s) => s / L);
-        here = { pair_score: shaped([T, T], score), race, out, error_here: scalar(away(out)) };
-      }
-      return { ...here, error_output };
+      return error.tables.map((tables, n) => {
+        for (let l = n ? error.tables[n - 1] : 0; l < tables; l++) addTable(sum, soft.q, soft.k, l, T, P);
+        return shaped([T, T], sum.slice());
+      });
+    });
+    const away = (out) => distance(out, target.out_angular) / Math.sqrt(T) / norm(v); // |O_hat - O|_rms / |V|_F
+    const attend = (sum) => {
+      const race = rows(sum, T, causal); // the factor 1/L cancels
+      return { race, out: mix(race, v, T, K) };
+    };
+    const error_output = curve([sums, target], () => sums.map((sum) => away(attend(sum).out)));
+    const estimate = estimates([sums, target, L], () => {
+      const n = error.tables.findLastIndex((tables) => tables <= L);
+      const sum = shaped([T, T], sums[n].slice());
+      for (let l = error.tables[n]; l < L; l++) addTable(sum, soft.q, soft.k, l, T, P);
+      const { race, out } = attend(sum);
+      return { pair_score: shaped([T, T], sum.map((s) => s / L)), race, out, error_here: scalar(away(out)) };
     });
     const moment = moments([beta], () => pairMoments(beta, quarter, band));
     return {
@@ -299,7 +248,7 @@ export function computer(spec) {
       ...bandOf(moment, P, L),
       ...lemma10(moment, P, beta),
       ...errors(error_output, error, P, beta, T),
-      theorem2_speaks: scalar(Number((normalize || isToy) && !causal)), // toy tokens are unit vectors
+      theorem2_speaks: scalar(Number((normalize || isToy(state, spec)) && !causal)), // toy tokens are unit vectors
     };
   };
 }

@@ -1,14 +1,12 @@
 // The live view of RACE: what is shown of the numbers in mathematics.js, and where.
-import { largest } from "../panels/numbers.js";
-import { axis, decades, inside, label, naming, pairMatrix, power } from "../panels/pictures.js";
-import { computer, missing, tokenNames } from "./mathematics.js";
-import { en } from "./labels.en.js";
+import { dot, largest, short } from "../panels/numbers.js";
+import { axis, decades, found, label, nameTokens, pairMatrix, pairsOf, power } from "../panels/pictures.js";
+import { rowTotal, softmaxSum } from "../panels/pictures.js";
+import { computer } from "./mathematics.js";
 
 const GAP = 0.05; // between a curve and its name, as a part of the axis
 const LINE = 0.12; // the height of a line of words, as a part of the axis
 const ROW = 0.42; // half the height of a bar in the map of Lemma 10, where rows are 1 apart
-
-const nameTokens = ({ state, data, spec, words }) => naming(tokenNames(state, data, spec), words);
 
 // One tile a table: buckets down, tokens across, and beside it the mass of each bucket.
 function buckets(context) {
@@ -20,6 +18,7 @@ function buckets(context) {
   return {
     title: words.buckets.title,
     caption: words.buckets.caption,
+    source: words.buckets.source,
     array,
     rows: R,
     columns: T,
@@ -28,17 +27,69 @@ function buckets(context) {
       return { offset: l * T * R, bars: l * R, title: words.table(l), at: { table: l } };
     }),
     axes: { row: "bucket", column: side },
-    names: { row: words.bucket, column: words[side] },
+    names: { row: words.bucket, column: words.kit[side] },
     ends: { row: ["0", String(R - 1)], column: named.ends },
     colours: { column: `${side}Text` },
     scale: { max: 1 }, // shares: where each bucket holds 1/R, the picture is as dark as that is thin
-    bars: { array: views.mass, max: largest(views.mass), colour: "key" },
+    bars: {
+      array: views.mass,
+      max: largest(views.mass),
+      colour: "key",
+      label: ({ table, bucket }) => words.buckets.mass(words.table(table), words.corner(bucket, state.dials.planes)),
+      sum: () => words.buckets.massSum(T),
+    },
     word: (axis, index) => (axis === "bucket" ? `${words.bucket} ${index}` : named.known(axis, index)),
+    sum: (at) => chances(array, at, at[side]).map((chance) => short(chance)).join(" · ") + words.buckets.chances,
     label(at) {
       const corner = words.corner(at.bucket, state.dials.planes);
       return words.buckets.share(named.name(side, at[side]), words.table(at.table), corner);
     },
   };
+}
+
+// The chance of each plane's bit in a bucket, for one token: its shares in all buckets that have this bit.
+function chances(phi, { table, bucket }, token) {
+  const [, T, R] = phi.shape;
+  const shares = phi.subarray((table * T + token) * R, (table * T + token + 1) * R);
+  const planes = Array.from({ length: Math.log2(R) }, (_, p) => 1 << p);
+  return planes.map((bit) => shares.reduce((sum, share, r) => sum + ((r & bit) === (bucket & bit) ? share : 0), 0));
+}
+
+// phi(q).phi(k) of each table, of which S_hat is the mean.
+function agreements({ phi_q, phi_k }, query, key) {
+  const [L, T, R] = phi_q.shape;
+  const tables = Array.from({ length: L }, (_, l) => l * T);
+  return tables.map((from) => dot(phi_q, (from + query) * R, phi_k, (from + key) * R, R));
+}
+
+const average = (terms) => `(${terms.map((term) => short(term)).join(" + ")}) / ${terms.length}`;
+
+// Where each weight comes from: what stands above and below its fraction.
+const sums = {
+  softmax: ({ views, state, words }, at) => softmaxSum(views.logits, at, state.dials.causal, words),
+  angular({ views, state, words }, { query, key }) {
+    const { causal, planes, tokens: T } = state.dials;
+    const angle = views.pair_angle[query * T + key];
+    const power = (1 - angle / Math.PI) ** planes;
+    const [, seen] = rowTotal(views.angular, query, causal);
+    const total = power / views.angular[query * T + key];
+    return words.angular.sum(angle.toFixed(4), planes, short(power), short(total), seen);
+  },
+  race({ views, state, words }, { query, key }) {
+    const [total, seen] = rowTotal(views.pair_score, query, state.dials.causal);
+    const score = views.pair_score[query * state.dials.tokens + key];
+    return words.race.sum(short(score), average(agreements(views, query, key)), short(total), seen);
+  },
+};
+
+// While a bucket is in focus: how much of each query and each key lies in it.
+function membership(views, { table, bucket }) {
+  const { phi_k } = views;
+  const [L, T, R] = phi_k.shape;
+  if (!(table < L && bucket < R)) return null;
+  const { phi_q } = views; // computed only now
+  const share = (phi) => (t) => phi[(table * T + t) * R + bucket];
+  return { row: share(phi_q), column: share(phi_k) };
 }
 
 // Softmax, angular and RACE weights of the same tokens on one scale, which the estimate does not move: it ends at the
@@ -50,10 +101,13 @@ const matrix = (which) => (context) => {
   return pairMatrix({
     title: words[which].title(power("*κ*", planes)),
     caption: words[which].caption,
+    source: words[which].source,
     array: views[which],
     max: Math.max(...[views.softmax, views.angular].map((weights) => largest(telling(weights)))),
     causal,
     about: (query, key) => words.weight(which, query, key),
+    sum: (at) => sums[which](context, at),
+    edges: (at) => membership(views, at),
     named: nameTokens(context),
     words,
   });
@@ -62,11 +116,10 @@ const matrix = (which) => (context) => {
 // S_hat of every pair against its angle, on the exact band of unit vectors. Where Lemma 10 fails, the shortfall at
 // angle 0 is marked.
 function band(context) {
-  const { views, words } = context;
+  const { views, state, words } = context;
   const { band_angle: angle, band_mean: mean, band_sd: sd, band_target: target, pair_angle, pair_score } = views;
   const [T] = pair_angle.shape;
   const named = nameTokens(context);
-  const pairOf = (at) => (at.query < T && at.key < T ? at.query * T + at.key : null);
   const [low, high] = [-1, 1].map((side) => mean.map((m, i) => m + side * sd[i]));
   const place = (part) => Math.round(part * (angle.length - 1)); // the index at this part of the axis
   const [over, beside] = [place(5 / 8), place(1 / 8)]; // where the band and the line of kappa^P are named
@@ -84,22 +137,32 @@ function band(context) {
   return {
     title: words.band.title,
     caption: words.band.caption,
+    source: words.band.source,
     x: axis(words.band.x, [0, Math.PI], [[0, "0"], [Math.PI / 2, "π/2"], [Math.PI, "π"]]),
     y: axis(words.band.y, [0, 1], [[0, "0"], [0.5, "½"], [1, "1"]]),
     layers,
     marks: [
-      { x: pair_angle, y: pair_score, at: (i) => ({ query: Math.floor(i / T), key: i % T }), find: pairOf },
-      { x: angle, y: mean, at: (i) => ({ angle: i }), find: (at) => inside(at.angle, angle.length) },
+      { x: pair_angle, y: pair_score, at: (i) => ({ query: Math.floor(i / T), key: i % T }), find: (at) => pairsOf(at, T) },
+      { x: angle, y: mean, at: (i) => ({ angle: i }), find: (at) => found(at.angle, angle.length) },
     ],
     walk: { axis: "angle", size: angle.length },
+    columns: [
+      { name: words.band.x, array: angle, word: (value) => value.toFixed(4) },
+      { name: words.band.columns.mean, array: mean },
+      { name: words.band.columns.sd, array: sd },
+      { name: words.band.target, array: target },
+    ],
     read(at) {
-      const pair = pairOf(at);
-      if (pair !== null) {
+      if (at.query < T && at.key < T) {
+        const pair = at.query * T + at.key;
         const [query, key] = [named.name("query", at.query), named.name("key", at.key)];
-        return { label: words.band.pair(query, key, pair_angle[pair].toFixed(3)), value: pair_score[pair] };
+        const sum = average(agreements(views, at.query, at.key)) + words.band.sum;
+        return { label: words.band.pair(query, key, pair_angle[pair].toFixed(3)), value: pair_score[pair], sum };
       }
-      if (inside(at.angle, angle.length) === null) return null;
-      return { label: words.band.angle(angle[at.angle].toFixed(3)), value: mean[at.angle] };
+      if (!(at.angle < angle.length)) return null;
+      const P = state.dials.planes;
+      const sum = words.band.meanSum(short(mean[at.angle] ** (1 / P)), P);
+      return { label: words.band.angle(angle[at.angle].toFixed(3)), value: mean[at.angle], sum };
     },
   };
 }
@@ -122,6 +185,7 @@ function error({ views, state, words }) {
   return {
     title: words.error.title,
     caption: words.error.caption(speaks, state.dials),
+    source: words.error.source,
     headline: here.toPrecision(3),
     x: axis(words.error.x, [tables[0], tables[last]], Array.from(tables, (L) => [L, String(L)]), true),
     y,
@@ -131,10 +195,16 @@ function error({ views, state, words }) {
       { type: "dot", x: state.dials.tables, y: Math.max(here, foot), colour: "error", size: 5 },
       label(words.error.measured, [tables[last], shifted(measured[last], -LINE)], "errorText", "right"),
     ],
-    marks: [{ x: tables, y: measured, at: (i) => ({ tables: i }), find: (at) => inside(at.tables, tables.length) }],
+    marks: [{ x: tables, y: measured, at: (i) => ({ tables: i }), find: (at) => found(at.tables, tables.length) }],
     walk: { axis: "tables", size: tables.length },
+    columns: [
+      { name: words.error.x, array: tables },
+      { name: words.error.measured, array: measured },
+      ...(speaks ? [{ name: words.error.rate, array: rate }] : []),
+    ],
     read({ tables: n }) {
-      return inside(n, tables.length) === null ? null : { label: words.error.at(tables[n]), value: measured[n] };
+      if (!(n < tables.length)) return null;
+      return { label: words.error.at(tables[n]), value: measured[n], sum: words.error.sum };
     },
   };
 }
@@ -162,6 +232,7 @@ function lemma(context) {
   return {
     title: words.lemma.title,
     caption: verdict(context),
+    source: words.lemma.source,
     alarm: fails,
     x: axis(words.lemma.x, [low, high], ticks, true),
     y: axis(words.lemma.y, [0.5, most + 2.5], every.map((_, n) => [n + 1, String(n + 1)])),
@@ -172,20 +243,23 @@ function lemma(context) {
       label(words.lemma.every, [low, most + 0.75], "errorText"),
       label(words.lemma.many, [high, most + 1.75], "errorText", "right"),
     ],
-    marks: [{ x: seen, y: planes, at: (n) => ({ border: n }), find: (at) => inside(at.border, borders.length) }],
+    marks: [{ x: seen, y: planes, at: (n) => ({ border: n }), find: (at) => found(at.border, borders.length) }],
     walk: { axis: "border", size: borders.length },
+    columns: [
+      { name: words.lemma.y, array: every.map((_, n) => n + 1) },
+      { name: words.lemma.every, array: every },
+      { name: words.lemma.many, array: many },
+    ],
     read({ border: n }) {
-      if (inside(n, borders.length) === null) return null;
-      const region = n < most ? words.lemma.every : words.lemma.many;
-      return { label: words.lemma.border(region, planes[n]), value: borders[n] };
+      if (!(n < borders.length)) return null;
+      const [region, sum] = n < most ? [words.lemma.every, words.lemma.everySum] : [words.lemma.many, words.lemma.manySum];
+      return { label: words.lemma.border(region, planes[n]), value: borders[n], sum: sum(planes[n]) };
     },
   };
 }
 
 export const panel = {
-  languages: { en },
   computer,
-  missing,
   figures: [
     { id: "buckets", kind: "heatmap", wide: true, option: "features", picture: buckets },
     { id: "softmax", kind: "heatmap", picture: matrix("softmax") },
@@ -195,10 +269,6 @@ export const panel = {
     { id: "error", kind: "chart", picture: error },
     { id: "lemma", kind: "chart", picture: lemma },
   ],
-  // dials that mean nothing in this state: why, and the value in force
-  disabled({ dials }, words, { toy, real_width }) {
-    return dials.input === toy.input ? {} : { head_width: { why: words.realWidth, instead: real_width } };
-  },
   // what a screen reader hears when a dial is released
   summary(context) {
     const { views, state, words } = context;

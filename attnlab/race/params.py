@@ -5,26 +5,23 @@ here once, from the counter-based generator of `attnlab.draws`, and every implem
 64 l + p of stream 1 is plane p of table l, so one more table, plane or column never changes the others.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnlab import draws
+from attnlab import draws, inputs
 from attnlab.arrays import Array, Axes, Float, as_float, as_numpy, check, dial, flag, one_of
 from attnlab.backend import Unsupported
-from attnlab.dense import unit
+from attnlab.dials import Dials, knob
+from attnlab.inputs import INPUTS, TOY, Inputs
 
-__all__ = ["INPUTS", "VARIANTS", "Inputs", "RaceParams", "State", "check_arguments", "draw_planes", "plain_state"]
+__all__ = ["PLANES_STREAM", "VARIANTS", "RaceParams", "State", "check_arguments", "draw_planes", "plain_state"]
 
 VARIANTS = ("algorithm", "bucket_mean", "hard")
+PLANES_STREAM = 1
 PLANES_PER_TABLE = 64  # rows reserved for each table in the stream of planes
-STREAMS = {"planes": 1, "centres": 2, "queries": 3, "keys": 4, "value centres": 5, "values": 6}
 LARGEST_LOG_SCALE = 80.0  # exp of it is still a float32
-CLUSTERS = 4
-SPREAD = 0.6  # of a token around its cluster's centre
-REAL_START = 344  # first token of the shipped text that a panel shows: code and prose alternate there
-INPUTS = ("toy", *(f"layer {layer}, head {head}" for layer in (2, 9, 21) for head in range(3)))
 
 
 class State(NamedTuple):
@@ -52,54 +49,22 @@ def plain_state(state: State) -> State:
     return State(scale * mass, scale[..., None] * content)
 
 
-class Inputs(NamedTuple):
-    """What a panel or a notebook feeds to attention: one sequence, one head, and a word for each token."""
-
-    q: Float[Array, "1 T 1 K"]
-    k: Float[Array, "1 T 1 K"]
-    v: Float[Array, "1 T 1 V"]
-    tokens: tuple[str, ...]
-
-
-def _dial(
-    default: Any,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    label: str,
-    paper: str = "",
-    scale: str = "linear",
-) -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "label": label, "paper": paper, "scale": scale})
-
-
 @dataclass(frozen=True)
-class RaceParams:
+class RaceParams(Dials):
     """The dials of RACE with their ranges and the paper's letters; slider, test and notebook use the same ones.
 
     Raises ValueError with the dial's name, its range and what came.
     """
 
-    planes: int = _dial(3, 1, 8, label="planes", paper="P")
-    tables: int = _dial(4, 1, 16, label="tables", paper="L")
-    sharpness: float = _dial(4.0, 2.0**-5, 2.0**5, label="sharpness", paper="β", scale="log")
-    tokens: int = _dial(32, 4, 64, label="tokens", paper="N")
-    head_width: int = _dial(16, 2, 64, label="head width", paper="d")
-    seed: int = _dial(0, 0, 9999, label="seed")
-    causal: bool = _dial(False, label="causal")
-    normalize: bool = _dial(False, label="normalise q, k")
-    input: str = _dial("toy", label="input")
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value, meta = getattr(self, entry.name), entry.metadata
-            if entry.type is bool:
-                value = flag(entry.name, value)
-            elif entry.type is str:
-                value = one_of(entry.name, value, INPUTS)
-            else:
-                value = dial(entry.name, value, meta["low"], meta["high"], integer=entry.type is int)
-            object.__setattr__(self, entry.name, value)
+    planes: int = knob(3, 1, 8, label="planes", paper="P")
+    tables: int = knob(4, 1, 16, label="tables", paper="L")
+    sharpness: float = knob(4.0, 2.0**-5, 2.0**5, label="sharpness", paper="β", scale="log")
+    tokens: int = knob(32, 4, 256, label="tokens", paper="N")
+    head_width: int = knob(16, 2, 64, label="head width", paper="d")
+    seed: int = knob(0, 0, 9999, label="seed")
+    causal: bool = knob(False, label="causal")
+    normalize: bool = knob(False, label="normalise q, k")
+    input: str = knob(TOY, label="input", choices=INPUTS)
 
     @property
     def buckets(self) -> int:
@@ -108,8 +73,8 @@ class RaceParams:
 
     @property
     def width(self) -> int:
-        """The head width in force: the dial's for toy tokens, the model's 64 for a real head."""
-        return self.head_width if self.input == "toy" else 64
+        """The head width in force: the dial's for toy tokens, the model's for a real head."""
+        return inputs.width(self.input, self.head_width)
 
     def draw_planes(self, tables: int | None = None) -> Float[Array, "L P K"]:
         """The planes of these dials; more `tables` than the dial's extend them without changing the first ones."""
@@ -117,7 +82,7 @@ class RaceParams:
 
     def inputs(self) -> Inputs:
         """Toy clusters drawn from the seed, or the first `tokens` positions of a window of a real head."""
-        return _toy(self) if self.input == "toy" else _real(self)
+        return inputs.inputs(self.input, self.tokens, self.head_width, self.seed)
 
 
 def draw_planes(tables: int, planes: int, head_width: int, seed: int = 0) -> Float[Array, "L P K"]:
@@ -126,32 +91,7 @@ def draw_planes(tables: int, planes: int, head_width: int, seed: int = 0) -> Flo
     dial("planes", planes, 1, PLANES_PER_TABLE, integer=True)
     dial("head_width", head_width, 1, 2**30, integer=True)
     rows = (PLANES_PER_TABLE * np.arange(tables)[:, None] + np.arange(planes)).ravel()
-    return draws.normal(seed, STREAMS["planes"], rows, head_width).reshape(tables, planes, head_width)
-
-
-def _toy(params: RaceParams) -> Inputs:
-    """Tokens in four clusters, in order; q and k are unit vectors around the same centre, v is noise around another
-    one.
-    """
-    T, K, seed = params.tokens, params.head_width, params.seed
-    cluster = np.arange(T) * CLUSTERS // T
-    centre = unit(draws.normal(seed, STREAMS["centres"], CLUSTERS, K))[cluster]
-    noise = {name: draws.normal(seed, STREAMS[name], T, K) for name in ("queries", "keys", "values")}
-    q, k = (unit(centre + SPREAD / np.sqrt(K) * noise[name]) for name in ("queries", "keys"))
-    v = draws.normal(seed, STREAMS["value centres"], CLUSTERS, K)[cluster] + SPREAD * noise["values"]
-    names = tuple(f"{'abcd'[c]}{1 + t - int(np.argmax(cluster == c))}" for t, c in enumerate(cluster))
-    q, k, v = (x[None, :, None] for x in (q, k, v))
-    return Inputs(q, k, v, names)
-
-
-def _real(params: RaceParams) -> Inputs:
-    from attnlab import data  # reads the shipped file, so only where it is asked for
-
-    layer, head = (int(part.split()[1]) for part in params.input.split(","))
-    heads = data.real_heads()
-    window = slice(REAL_START, REAL_START + params.tokens)
-    q, k, v = (x[:, window, head : head + 1].astype(np.float64) for x in heads.layer(layer))
-    return Inputs(q, k, v, tuple(heads.tokens[window]))
+    return draws.normal(seed, PLANES_STREAM, rows, head_width).reshape(tables, planes, head_width)
 
 
 def check_arguments(q, k, v, planes, sharpness, causal, state, return_state, variant, normalize) -> None:

@@ -3,6 +3,7 @@
 phi_k, phi_q [L, T, R]                            share of each token in each bucket
 mass [L, R]                                       what the keys leave in each bucket
 softmax, angular, race [T, T]                     attention weights, rows summing to 1
+logits [T, T]                                     q k^T / sqrt(K), what softmax is taken of
 out, out_angular [T, V]                           what RACE and angular attention return
 pair_angle, pair_score [T, T]                     angle in radians and S_hat of every (query, key), unmasked
 band_angle, band_mean, band_sd, band_target [65]  S_hat of unit vectors, exactly, and kappa^P
@@ -12,18 +13,23 @@ theorem2_speaks []                                1 where nothing is masked and 
 lemma10_every_draw, lemma10_large_tables []       1 where planes and sharpness lie in that failure region, else 0
 """
 
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from attnlab import inputs
 from attnlab.arrays import Array, Float
 from attnlab.dense import softmax_weights, visible
+from attnlab.dials import described, highest
+from attnlab.inputs import TOY
+from attnlab.panels.still import Picture
 from attnlab.race import reference, theory
-from attnlab.race.params import CLUSTERS, INPUTS, PLANES_PER_TABLE, SPREAD, STREAMS, RaceParams, draw_planes
+from attnlab.race.params import PLANES_PER_TABLE, PLANES_STREAM, RaceParams, draw_planes
 
-__all__ = ["ERROR_TABLES", "compute", "data", "spec", "verification"]
+__all__ = ["ERROR_TABLES", "PARAMS", "compute", "data", "spec", "still", "verification"]
+
+PARAMS = RaceParams
 
 ERROR_TABLES = 2 ** np.arange(7)  # 1, 2, 4, ..., 64: each draw contains the smaller ones
 BAND_STEPS = 64
@@ -46,11 +52,12 @@ def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
     error = _nested_errors(params, q, k, v, seen, out_angular)
     rate = theory.theorem2_rate(P, ERROR_TABLES, beta, T, DELTA)
     every_draw, many_tables = theory.lemma10_fails(P, beta)
-    unit_vectors = params.normalize or params.input == INPUTS[0]  # toy tokens are drawn as such
+    unit_vectors = params.normalize or params.input == TOY  # toy tokens are drawn as such
     return {
         "phi_k": trace.phi_k[0, :, 0].swapaxes(0, 1),
         "phi_q": trace.phi_q[0, :, 0].swapaxes(0, 1),
         "mass": trace.mass[0, 0],
+        "logits": np.einsum("tk,sk->ts", q[0, :, 0], k[0, :, 0]) / np.sqrt(params.width),
         "softmax": softmax_weights(q, k, causal=params.causal)[0, 0],
         "angular": angular,
         "race": trace.weights[0, 0],
@@ -73,15 +80,34 @@ def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
 
 
 def data(params: RaceParams) -> dict[str, Any] | None:
-    """What the browser cannot recompute: None for toy tokens; of a real head q, k, v as float16 bytes and its tokens.
+    """What the browser cannot draw: None for toy tokens, else a window of the real head (`attnlab.inputs.data`)."""
+    return inputs.data(params.input, params.tokens)
 
-    [T, K] is the longest window that the dial allows; a shorter one is its beginning.
-    """
-    if params.input == INPUTS[0]:
-        return None
-    longest = RaceParams(input=params.input, tokens=_highest("tokens")).inputs()
-    arrays = {name: getattr(longest, name)[0, :, 0].astype("<f2").tobytes() for name in "qkv"}
-    return {"input": params.input, "width": params.width, "tokens": list(longest.tokens), **arrays}
+
+def still(params: RaceParams) -> dict[str, Any]:
+    """The pictures and numbers that stand where nothing is live; `attnlab.panels.still.html` shows them."""
+    views, P = compute(params), params.planes
+    telling = slice(1, None) if params.causal else slice(None)  # where causal, the first query has one key
+    top = max(views[name][telling].max() for name in ("softmax", "angular"))
+    tables = [
+        Picture(f"Table {number + 1}: shares of the keys", phi.T, 1.0) for number, phi in enumerate(views["phi_k"][:4])
+    ]
+    weights = [
+        Picture(title, views[name], top, root=True)
+        for name, title in (("softmax", "Softmax"), ("angular", f"Angular, power {P}"), ("race", "RACE"))
+    ]
+    every_draw, many_tables = theory.lemma10_fails(P, params.sharpness)
+    fails = "in every draw" if every_draw else "with many tables"
+    return {
+        "title": "RACE attention",
+        "source": "arXiv:2510.04008v5, Algorithm 1, p. 5; Fig. 3 and Eqs. 3-4, p. 6",
+        "pictures": [*weights, *tables],
+        "numbers": [
+            ("output error against angular attention (Theorem 2, p. 8)", f"{float(views['error_here']):.6g}"),
+            ("exact mean of Ŝ where S = 1", f"{views['band_mean'][0]:.6g}"),
+            ("Lemma 10 (p. 24)", f"fails here {fails}" if many_tables else "outside the regions where it fails"),
+        ],
+    }
 
 
 def verification(params: RaceParams) -> tuple[dict[str, Any], int]:
@@ -99,18 +125,16 @@ def spec() -> dict[str, Any]:
     radius, weight = theory.radial_rule()
     return {
         "mechanism": "race",
+        "title": "RACE attention",
+        "paper": "arXiv:2510.04008v5",
+        "widget": "RacePanel",
         "version": 1,
-        "dials": _dials(),
+        "dials": described(RaceParams),
         "options": {"features": ["keys", "queries"]},
+        "views": ["buckets", "softmax", "angular", "race", "band", "error", "lemma"],
         "axes": ["query", "key", "table", "bucket", "angle", "tables", "border"],
-        "toy": {
-            "input": INPUTS[0],
-            "streams": STREAMS,
-            "planes_per_table": PLANES_PER_TABLE,
-            "clusters": CLUSTERS,
-            "spread": SPREAD,
-        },
-        "real_width": RaceParams(input=INPUTS[1]).width,
+        "inputs": inputs.spec(),
+        "planes": {"stream": PLANES_STREAM, "per_table": PLANES_PER_TABLE},
         "error": {"tables": ERROR_TABLES.tolist(), "delta": DELTA},
         "band": {
             "steps": BAND_STEPS,
@@ -125,22 +149,9 @@ def spec() -> dict[str, Any]:
 @cache
 def _borders() -> tuple[tuple[float, ...], tuple[float, ...]]:
     """For 1, 2, ... planes the sharpness below which Lemma 10 fails: in every draw, with many tables."""
-    planes = range(1, _highest("planes") + 1)
+    planes = range(1, highest(RaceParams, "planes") + 1)
     every_draw, many_tables = theory.every_draw_region, theory.many_tables_region
     return tuple(every_draw(P) for P in planes), tuple(many_tables(P) for P in planes)
-
-
-def _highest(name: str) -> int:
-    return next(dial["high"] for dial in _dials() if dial["name"] == name)
-
-
-def _dials() -> list[dict[str, Any]]:
-    kinds: dict[Any, str] = {int: "whole", float: "number", bool: "switch", str: "choice"}
-    return [
-        {"name": entry.name, "kind": kinds[entry.type], "default": entry.default, **entry.metadata}
-        | ({"choices": list(INPUTS)} if entry.type is str else {})
-        for entry in fields(RaceParams)
-    ]
 
 
 def _nested_errors(

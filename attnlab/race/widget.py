@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from attnlab.panels import Panel
+from attnlab.panels.widget import Panel
 from attnlab.race import view as race_view
-from attnlab.race.params import RaceParams
 
 __all__ = ["RacePanel"]
 
@@ -13,4 +12,3 @@ class RacePanel(Panel):
     """RACE with its dials as keyword arguments: `RacePanel(planes=3, input="layer 9, head 1")`."""
 
     view: ClassVar = race_view
-    params_type: ClassVar = RaceParams

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import test from "node:test";
-import { distance, dot, halves, mix, norm, rows, shaped, softmax, step, unit } from "../../attnlab/panels/numbers.js";
-import { decades, naming, power } from "../../attnlab/panels/pictures.js";
+import { distance, dot, halves, logitsOf, mix, norm, rows, shaped, softmax, step, unit } from "../../attnlab/panels/numbers.js";
+import { decades, naming, pairsOf, power, rowTotal } from "../../attnlab/panels/pictures.js";
 
 const bytesOf = (text) => Uint8Array.from(Buffer.from(text, "base64"));
 
@@ -22,8 +22,25 @@ test("weights by hand: rows divided by their sums, the future left out where cau
 });
 
 test("softmax of equal logits is uniform, and a large logit does not overflow", () => {
-  assert.deepEqual([...softmax(Float64Array.of(0, 0), Float64Array.of(5, 7), 2, 1, false)], [0.5, 0.5, 0.5, 0.5]);
-  assert.deepEqual([...softmax(Float64Array.of(1e6, 0), Float64Array.of(1, 2), 2, 1, false)], [0, 1, 0.5, 0.5]);
+  assert.deepEqual([...softmax(Float64Array.of(5, 5, 7, 7), 2, false)], [0.5, 0.5, 0.5, 0.5]);
+  assert.deepEqual([...softmax(Float64Array.of(1e6, 2e6, 0, 0), 2, false)], [0, 1, 0.5, 0.5]);
+});
+
+test("logits are scaled inner products", () => {
+  assert.deepEqual([...logitsOf(Float64Array.of(1, 2, 3, 4), Float64Array.of(5, 6, 7, 8), 2, 2, 0.5)], [8.5, 11.5, 19.5, 26.5]);
+  assert.deepEqual([...logitsOf(Float64Array.of(1, 1, 1, 1), Float64Array.of(2, 2, 2, 2), 1, 4)], [4]);
+});
+
+test("pairs of a pair, of a query, of a key, of neither, and of one that other dials left behind", () => {
+  assert.deepEqual(pairsOf({ query: 1, key: 2 }, 3), [5]);
+  assert.deepEqual(pairsOf({ query: 1 }, 3), [3, 4, 5]);
+  assert.deepEqual(pairsOf({ key: 1, bucket: 7 }, 3), [1, 4, 7]);
+  for (const at of [{}, { table: 1 }, { query: 3, key: 0 }, { query: 3 }]) assert.deepEqual(pairsOf(at, 3), []);
+});
+
+test("a row's total counts the keys that its query sees", () => {
+  const array = shaped([2, 2], Float64Array.of(1, 2, 3, 4));
+  assert.deepEqual([rowTotal(array, 0, true), rowTotal(array, 1, true), rowTotal(array, 0, false)], [[1, 1], [7, 2], [3, 2]]);
 });
 
 test("an inner product takes all its numbers and no other, whatever their count", () => {
@@ -67,7 +84,7 @@ test("decades hold all numbers and one whole decade at least", () => {
 });
 
 test("tokens without a letter get a sign that can be seen", () => {
-  const words = { query: "query", token: (kind, number, word) => `${kind} ${number} “${word}”` };
+  const words = { kit: { query: "query", token: (kind, number, word) => `${kind} ${number} “${word}”` } };
   const { name, ends } = naming([" the", "\n", " "], words);
   assert.equal(name("query", 0), "query 1 “the”");
   assert.equal(name("query", 1), "query 2 “⏎”");

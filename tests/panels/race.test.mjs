@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import test from "node:test";
-import { en as kit } from "../../attnlab/panels/labels.en.js";
-import { tokenNames } from "../../attnlab/race/mathematics.js";
+import { words as kit } from "../../attnlab/panels/labels.en.js";
+import { missing, tokenNames } from "../../attnlab/panels/inputs.js";
+import { words as en } from "../../attnlab/race/labels.en.js";
 import { panel } from "../../attnlab/race/panel.js";
 
 const { spec, cases } = JSON.parse(fs.readFileSync(`${process.env.VECTORS}/race.json`));
@@ -55,24 +56,62 @@ test("the error chart draws Theorem 2's rate where the theorem speaks, and alway
   for (const { dials, data } of cases) {
     const state = { dials };
     const views = compute(state, given(data));
-    const { layers, caption, y } = picture({ state, data, views, spec, words: panel.languages.en });
+    const { layers, caption, source, y } = picture({ state, data, views, spec, words: en });
     const speaks = !dials.causal && (dials.normalize || dials.input === "toy");
     assert.equal(layers.filter(({ dash }) => dash).length, speaks ? 1 : 0);
     assert.equal(layers.filter(({ label }) => label?.includes("rate")).length, speaks ? 1 : 0);
     const all = [...views.error_output, ...(speaks ? views.error_rate : [])];
     assert.ok(y.domain[1] < 10 * Math.max(...all) * (1 + 1e-12)); // no decade for a line that is not drawn
-    for (const word of ["mask", "unit", "*s*ₘᵢₙ ≥ *C*₁*N*", "‖*E*‖₂ ≤ *s*ₘᵢₙ/2", "*L* ≥ log(2*N*/*δ*)", "p. 8", "pp. 17, 26–27"])
+    for (const word of ["mask", "unit", "*s*ₘᵢₙ ≥ *C*₁*N*", "‖*E*‖₂ ≤ *s*ₘᵢₙ/2", "*L* ≥ log(2*N*/*δ*)"])
       assert.ok(caption.includes(word), `${word} in ${caption}`);
+    assert.equal(source, "Theorem 2, p. 8; conditions pp. 17, 26–27");
     assert.equal(caption.includes("No rate"), !speaks);
     seen.add(caption);
   }
   assert.equal(seen.size, 3);
 });
 
+test("every view names its place in the paper, its sums, and a table", () => {
+  for (const id of spec.views) {
+    const { source, columns, sum } = pictureOf(id, panel.computer(spec), cases[0]);
+    assert.match(source, /pp?\. \d/, id);
+    assert.ok(columns || sum, id);
+    assert.equal(typeof (en.views[id] ?? en[id].title), "string", id);
+  }
+  assert.deepEqual(spec.views, panel.figures.map(({ id }) => id));
+});
+
+// What a reading says about the fraction or the product that it came from, worked out again.
+const numbersIn = (sentence) => sentence.match(/-?\d+(\.\d+)?(e-?\d+)?/g).map(Number);
+const near = (got, want, name) => assert.ok(Math.abs(got / want - 1) < 3e-3, `${name}: ${got}, ${want}`); // four digits are shown
+
+test("the sum of a number gives the number back", () => {
+  for (const each of [cases[0], cases.find(({ dials }) => dials.causal && dials.tokens > 9), cases.find(({ data }) => data)]) {
+    const compute = panel.computer(spec);
+    const at = { query: Math.min(6, each.dials.tokens - 1), key: 2, table: 0, bucket: 1 };
+    const value = ({ array, rows, columns, step, tiles, axes }) => array[tiles[0].offset + at[axes.row] * step.row + at[axes.column] * step.column];
+    const weight = (id) => [pictureOf(id, compute, each), id];
+    for (const [picture, id] of [weight("softmax"), weight("angular"), weight("race")]) {
+      const numbers = numbersIn(picture.sum(at).replace("κ^", ""));
+      const keys = numbers.at(-1);
+      assert.equal(keys, each.dials.causal ? at.query + 1 : each.dials.tokens);
+      const total = numbers.at(-2);
+      const part = id === "softmax" ? Math.exp(numbers[0] - numbersIn(picture.sum(at).split("−")[1])[0]) : numbers.at(-3);
+      if (id !== "softmax" || Math.abs(numbers[0]) < 20) near(part / total, value(picture), `${id} ${JSON.stringify(each.dials)}`);
+    }
+    const race = pictureOf("race", compute, each).sum(at);
+    const terms = numbersIn(race.slice(race.indexOf("("), race.indexOf(")")));
+    assert.equal(terms.length, each.dials.tables);
+    const buckets = pictureOf("buckets", compute, each);
+    const product = numbersIn(buckets.sum(at)).reduce((x, y) => x * y, 1);
+    near(product, value(buckets), "share");
+  }
+});
+
 const pictureOf = (id, compute, { dials, data }) => {
   const state = { dials, selection: { features: "keys", pin: null } };
   const views = compute(state, given(data));
-  const words = { ...panel.languages.en, kit };
+  const words = { ...en, kit };
   return panel.figures.find((figure) => figure.id === id).picture({ state, data, views, spec, words });
 };
 
@@ -135,8 +174,8 @@ test("the shortfall at angle 0 has its name where it is drawn, and only there", 
 
 test("a real head that has not come is missing, toy tokens never are", () => {
   const [toy, real] = [cases.find(({ data }) => !data), cases.find(({ data }) => data)];
-  assert.equal(panel.missing(toy, null, spec), false);
-  assert.equal(panel.missing(real, null, spec), true);
-  assert.equal(panel.missing(real, { input: "layer 99, head 0" }, spec), true);
-  assert.equal(panel.missing(real, real.data, spec), false);
+  assert.equal(missing(toy, null, spec), false);
+  assert.equal(missing(real, null, spec), true);
+  assert.equal(missing(real, { input: "layer 99, head 0" }, spec), true);
+  assert.equal(missing(real, real.data, spec), false);
 });

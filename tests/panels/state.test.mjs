@@ -9,7 +9,7 @@ const spec = read("spec");
 
 test("the defaults are a good state", () => {
   const state = defaults(spec);
-  assert.equal(checked(state, spec, ["en"]), state);
+  assert.equal(checked(state, spec), state);
 });
 
 test("every state that Python refuses is refused here, by name", () => {
@@ -19,15 +19,15 @@ test("every state that Python refuses is refused here, by name", () => {
     const place = path.slice(0, -1).reduce((record, key) => record[key], state);
     if (value === "<delete>") delete place[last];
     else place[last] = value;
-    assert.throws(() => checked(state, spec, ["en"]), (error) => error.message.includes(name), `${path}: ${JSON.stringify(value)}`);
+    assert.throws(() => checked(state, spec), (error) => error.message.includes(name), `${path}: ${JSON.stringify(value)}`);
   }
 });
 
 test("what is no record is refused, and so is NaN", () => {
-  for (const state of [null, [], "state", 3]) assert.throws(() => checked(state, spec, ["en"]), /state must be a record/);
+  for (const state of [null, [], "state", 3]) assert.throws(() => checked(state, spec), /state must be a record/);
   const state = defaults(spec);
   state.dials.sharpness = NaN;
-  assert.throws(() => checked(state, spec, ["en"]), /sharpness must be a number in .* got NaN/);
+  assert.throws(() => checked(state, spec), /sharpness must be a number in .* got NaN/);
 });
 
 test("each step of each slider is a value that its dial takes, and leads back to the step", () => {
@@ -38,7 +38,7 @@ test("each step of each slider is a value that its dial takes, and leads back to
     for (let step = 0; step <= count; step++) {
       const state = defaults(spec);
       state.dials[dial.name] = value(step);
-      checked(state, spec, ["en"]);
+      checked(state, spec);
       assert.equal(place(value(step)), step);
     }
     const state = defaults(spec);

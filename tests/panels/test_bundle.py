@@ -1,24 +1,26 @@
 """One module text out of plain modules: the grammar, its errors, and that what comes out is a module."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 
-from attnlab.panels.bundle import BundleError, bundle
+from attnlab.panels.bundle import BundleError, bundle, languages, packed
 
 KIT = "export function mount(element, panel, options) {\n  return [element, panel, options];\n}\n"
-BRIDGE = """import { mount } from "./kit.js";
-export function render(panel, spec, context) {
-  return mount(context, panel, spec);
-}
-"""
+BRIDGE = "export const render = (mount, context, source) => mount(context, { source });\n"
+START = "export const start = (mount) => mount(null);\n"
+WORDS = 'export const words = { hello: "hello" };\n'
+TEMPLATE = "<title>{{title}}</title><script>{{module}}</script>\n"
 PANEL = 'import { double as twice } from "../panels/sums.js";\nexport const panel = { four: twice(2) };\n'
 SUMS = "// a comment that is dropped\nexport const double = (x) => 2 * x;\n"
 
 
 @pytest.fixture
 def package(tmp_path):
-    """A package of four modules; `write(name, text)` replaces one of them."""
+    """A package of a few modules; `write(name, text)` replaces one of them."""
 
     def write(name: str, text: str):
         path = tmp_path / name
@@ -26,8 +28,10 @@ def package(tmp_path):
         path.write_text(text, encoding="utf-8")
         return tmp_path
 
-    for name, text in {"kit": KIT, "anywidget": BRIDGE, "sums": SUMS}.items():
+    for name, text in {"kit": KIT, "anywidget": BRIDGE, "page": START, "sums": SUMS, "labels.en": WORDS}.items():
         write(f"panels/{name}.js", text)
+    write("panels/page.html", TEMPLATE)
+    write("toy/labels.en.js", WORDS)
     write("toy/panel.js", PANEL)
     write.root = tmp_path
     return write
@@ -44,7 +48,8 @@ def test_every_module_is_a_function_scope_after_what_it_imports(package):
 def test_no_import_and_no_unfinished_export_is_left(package):
     lines = bundle("toy", {}, package.root).splitlines()
     assert not any(line.startswith("import") for line in lines)
-    assert [line.split()[1] for line in lines if line.startswith("export")] == ["{", "default"]
+    exported = [line.split()[2] for line in lines if line.startswith("export")]
+    assert exported == ["mount", "render", "start"]
 
 
 def test_a_module_imported_twice_is_inlined_once(package):
@@ -55,8 +60,9 @@ def test_a_module_imported_twice_is_inlined_once(package):
 def test_the_spec_cannot_close_the_script_it_stands_in(package):
     text = bundle("toy", {"word": "</script><b>"}, package.root)
     assert "<b>" not in text
-    literal = next(line for line in text.splitlines() if line.startswith("const spec = "))
-    assert json.loads(literal.removeprefix("const spec = ").removesuffix(";")) == {"word": "</script><b>"}
+    assert "</script" not in text  # though the page's own template, which comes along, has one
+    literal = re.search(r"spec: (\{.*?\}), languages", text)[1]
+    assert json.loads(literal) == {"word": "</script><b>"}
 
 
 def test_a_spec_with_nan_is_refused(package):
@@ -81,6 +87,7 @@ def test_a_spec_with_nan_is_refused(package):
         '  const sums = await import("./sums.js");',
         "  const here = import.meta.url;",
         '  const page = "</script>";',
+        '  const page = "<!-- ";',
     ],
 )
 def test_a_line_outside_the_grammar_is_an_error_with_its_place(package, line):
@@ -121,3 +128,29 @@ def test_an_import_that_leads_nowhere_is_an_error(package, name, text, message):
 def test_a_mechanism_without_a_panel_is_an_error(package):
     with pytest.raises(BundleError, match="no such module"):
         bundle("nothing", {}, package.root)
+
+
+def test_a_language_is_a_file_of_the_kit_and_a_file_of_the_panel(package):
+    assert languages("toy", package.root) == ["en"]
+    package("panels/labels.de.js", WORDS.replace("hello:", "hello2:"))
+    assert languages("toy", package.root) == ["en"]  # the panel has no German words yet
+    package("toy/labels.de.js", WORDS)
+    package("toy/labels.af.js", WORDS)
+    assert languages("toy", package.root) == ["en", "de"]
+    text = bundle("toy", {}, package.root)
+    assert '"de": { ...toy_labels_de.words, kit: panels_labels_de.words }' in text
+
+
+def test_a_language_without_words_is_an_error(package):
+    package("toy/labels.en.js", "export const woerter = {};\n")
+    with pytest.raises(BundleError, match=r"labels\.en\.js must export words"):
+        bundle("toy", {}, package.root)
+
+
+def test_the_packed_module_holds_the_text_and_little_else():
+    text = "const x = 'ü';\n" * 1000
+    module = packed(text)
+    (held,) = re.findall(r'"([A-Za-z0-9+/=]{40,})"', module)
+    assert gzip.decompress(base64.b64decode(held)).decode() == text
+    assert len(module) < 900
+    assert packed(text) == module  # no date in it

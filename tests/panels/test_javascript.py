@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab import draws
-from attnlab.panels.bundle import bundle
+from attnlab import draws, panels
+from attnlab.inputs import INPUTS
 from attnlab.race import view
-from attnlab.race.params import INPUTS, RaceParams
+from attnlab.race.params import RaceParams
 
 HERE = Path(__file__).parent
 
@@ -37,7 +37,7 @@ def test_draws_agree_bit_for_bit_and_normals_to_1e_12(node, tmp_path):
 
 
 def test_the_panel_refuses_the_states_that_python_refuses(node, tmp_path):
-    (tmp_path / "spec.json").write_text(json.dumps(view.spec()))
+    (tmp_path / "spec.json").write_text(json.dumps(panels.spec("race")))
     (tmp_path / "damaged.json").write_text((HERE / "damaged_states.json").read_text())
     node("state.test.mjs", tmp_path)
 
@@ -45,13 +45,13 @@ def test_the_panel_refuses_the_states_that_python_refuses(node, tmp_path):
 def test_numbers_and_pictures(node, tmp_path):
     halves = np.array([0, -0.0, 1, -1.5, 65504, 2**-24, -(2**-14), 0.1, np.inf, -np.inf, np.nan], np.float16)
     (tmp_path / "halves.json").write_text(json.dumps({"bytes": base(halves, "<f2"), "doubles": base(halves, "<f8")}))
-    (tmp_path / "spec.json").write_text(json.dumps(view.spec()))
+    (tmp_path / "spec.json").write_text(json.dumps(panels.spec("race")))
     node("numbers.test.mjs", tmp_path)
     node("paint.test.mjs", tmp_path)
 
 
 def test_the_bundled_text_is_a_module_with_mount_and_render(node, tmp_path):
-    (tmp_path / "race.mjs").write_text(bundle("race", view.spec()), encoding="utf-8")
+    (tmp_path / "race.mjs").write_text(panels.source("race"), encoding="utf-8")
     node("bundle.test.mjs", tmp_path)
 
 
@@ -65,9 +65,10 @@ def some_dials() -> list[RaceParams]:
         {"planes": 8, "sharpness": 0.03125, "normalize": True},
         {"planes": 1, "sharpness": 32.0},
         {"planes": 1, "sharpness": 0.03125, "causal": True},
+        {"planes": 8, "tables": 16, "tokens": 256, "head_width": 64, "causal": True},
     ]
     real = [
-        {"input": name, "tokens": 4 + 7 * n, "causal": n % 2 == 0, "normalize": n % 3 == 0}
+        {"input": name, "tokens": 4 + 7 * n if n else 200, "causal": n % 2 == 0, "normalize": n % 3 == 0}
         for n, name in enumerate(INPUTS[1:])
     ]
     pick = np.random.default_rng(20251004)
@@ -76,7 +77,7 @@ def some_dials() -> list[RaceParams]:
             "planes": int(pick.integers(1, 9)),
             "tables": int(pick.integers(1, 17)),
             "sharpness": float(2 ** pick.uniform(-5, 5)),
-            "tokens": int(pick.integers(4, 65)),
+            "tokens": int(pick.integers(4, 65)) if pick.integers(4) else int(pick.integers(65, 257)),
             "head_width": int(pick.integers(2, 65)),
             "seed": int(pick.integers(0, 10_000)),
             "causal": bool(pick.integers(2)),
@@ -97,7 +98,7 @@ def test_panel_js_shows_the_numbers_of_view_py_to_1e_9(node, tmp_path):
             name: {"shape": array.shape, "bytes": base(array, "<f8")} for name, array in view.compute(params).items()
         }
         cases.append({"dials": asdict(params), "data": data, "tokens": params.inputs().tokens, "views": views})
-    (tmp_path / "race.json").write_text(json.dumps({"spec": view.spec(), "cases": cases}))
+    (tmp_path / "race.json").write_text(json.dumps({"spec": panels.spec("race"), "cases": cases}))
     node("race.test.mjs", tmp_path)
 
 

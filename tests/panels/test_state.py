@@ -4,26 +4,28 @@ import copy
 
 import pytest
 
-from attnlab.panels import checked, defaults
-from attnlab.race.view import spec
+from attnlab import panels
+from attnlab.panels.state import checked, defaults
+
+SPEC = panels.spec("race")
 
 
 def test_the_defaults_are_a_good_state():
-    state = defaults(spec())
-    assert checked(state, spec()) is state
+    state = defaults(SPEC)
+    assert checked(state, SPEC) is state
     assert state["dials"]["planes"] == 3
-    assert state["selection"] == {"features": "keys", "pin": None}
+    assert state["selection"] == {"features": "keys", "view": "buckets", "pin": None}
 
 
 def test_a_pin_names_axes_and_indices():
-    state = defaults(spec())
+    state = defaults(SPEC)
     state["selection"]["pin"] = {"query": 3, "key": 0}
-    assert checked(state, spec()) is state
+    assert checked(state, SPEC) is state
 
 
 def test_every_damaged_state_is_refused_by_name(damaged):
     for path, value, name in damaged:
-        state = copy.deepcopy(defaults(spec()))
+        state = copy.deepcopy(defaults(SPEC))
         *parents, last = path
         place = state
         for key in parents:
@@ -33,10 +35,10 @@ def test_every_damaged_state_is_refused_by_name(damaged):
         else:
             place[last] = value
         with pytest.raises(ValueError, match=name):
-            checked(state, spec())
+            checked(state, SPEC)
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 3])
 def test_what_is_no_record_is_refused(state):
     with pytest.raises(ValueError, match="state must be a record"):
-        checked(state, spec())
+        checked(state, SPEC)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 
+from attnlab.inputs import INPUTS, Inputs
 from attnlab.race import reference, theory, view
-from attnlab.race.params import INPUTS, Inputs, RaceParams
+from attnlab.race.params import RaceParams
 
 EPS = np.finfo(np.float64).eps
 
@@ -64,7 +65,7 @@ def test_shapes_name_tables_tokens_and_buckets(params):
     assert shapes == {
         **dict.fromkeys(("phi_k", "phi_q"), (L, T, R)),
         "mass": (L, R),
-        **dict.fromkeys(("softmax", "angular", "race", "pair_angle", "pair_score"), (T, T)),
+        **dict.fromkeys(("logits", "softmax", "angular", "race", "pair_angle", "pair_score"), (T, T)),
         **dict.fromkeys(("band_angle", "band_mean", "band_sd", "band_target"), (65,)),
         **dict.fromkeys(("lemma10_every_draw", "lemma10_large_tables", "theorem2_speaks", "error_here"), ()),
         **dict.fromkeys(("error_tables", "error_output", "error_rate"), (7,)),
@@ -155,15 +156,15 @@ def test_the_regions_of_lemma_10(planes, sharpness, regions):
     assert (views["lemma10_every_draw"], views["lemma10_large_tables"]) == regions
 
 
-def test_toy_tokens_need_no_data_and_a_real_head_sends_its_longest_window():
+def test_toy_tokens_need_no_data_and_a_real_head_sends_a_window_with_room():
     assert view.data(RaceParams(tokens=9)) is None
-    for tokens in (64, 5):
+    for tokens, window in ((64, 64), (5, 64), (65, 128), (256, 256)):
         params = RaceParams(input="layer 21, head 2", tokens=tokens)
         sent, inputs = view.data(params), params.inputs()
-        assert (sent["input"], sent["width"], len(sent["tokens"])) == (params.input, 64, 64)
+        assert (sent["input"], sent["width"], len(sent["tokens"])) == (params.input, 64, window)
         assert sent["tokens"][:tokens] == list(inputs.tokens)
         for name in "qkv":
-            array = np.frombuffer(sent[name], "<f2").reshape(64, 64).astype(np.float64)
+            array = np.frombuffer(sent[name], "<f2").reshape(window, 64).astype(np.float64)
             assert np.array_equal(array[:tokens], getattr(inputs, name)[0, :, 0])
 
 
@@ -189,3 +190,23 @@ def test_verification_asks_for_the_dials_on_the_screen():
     assert arguments["planes"].shape == (3, 2, 16)
     assert (arguments["sharpness"], arguments["causal"], arguments["normalize"]) == (2.5, True, True)
     assert terms == 5 + 3 * 4
+
+
+def test_the_still_shows_the_weights_and_the_numbers_of_the_dials():
+    for params in SETTINGS:
+        shown, views = view.still(params), view.compute(params)
+        titles = [picture.title for picture in shown["pictures"]]
+        assert titles[:3] == ["Softmax", f"Angular, power {params.planes}", "RACE"]
+        assert len(titles) == 3 + min(params.tables, 4)
+        assert np.array_equal(shown["pictures"][2].array, views["race"])
+        assert len({picture.top for picture in shown["pictures"][:3]}) == 1  # one scale for one quantity
+        numbers = dict(shown["numbers"])
+        assert float(numbers["output error against angular attention (Theorem 2, p. 8)"]) == pytest.approx(
+            float(views["error_here"]), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize(("sharpness", "verdict"), [(0.5, "every draw"), (1.8, "many tables"), (8.0, "outside")])
+def test_the_still_says_what_lemma_10_does_here(sharpness, verdict):
+    numbers = dict(view.still(RaceParams(planes=3, sharpness=sharpness, tokens=4))["numbers"])
+    assert verdict in numbers["Lemma 10 (p. 24)"]

@@ -1,14 +1,16 @@
-"""Exact softmax attention, rotary positions and RMS norm in NumPy: the yardstick that every mechanism is held against.
+"""Exact softmax attention (arXiv:1706.03762v7, Eq. 1, p. 4), rotary positions and RMS norm in NumPy float64.
 
-float64 whatever comes in. Axes `[B, T, H, K]`; keys and values may have fewer heads than queries (grouped-query
-attention), as long as their number divides the queries'.
+Axes `[B, T, H, K]`; keys and values may have fewer heads than queries (grouped-query attention), as long as their
+number divides the queries'.
 """
+
+from typing import Any
 
 import numpy as np
 
 from attnlab.arrays import Array, Axes, Float, as_float, check, dial, one_of
 
-__all__ = ["rms_norm", "rope", "softmax_attention", "softmax_weights", "unit", "visible"]
+__all__ = ["attention", "rms_norm", "rope", "softmax_attention", "softmax_weights", "unit", "visible"]
 
 
 def visible(T: int, S: int, *, causal: bool, window: int | None = None) -> Float[Array, "T S"]:
@@ -33,12 +35,13 @@ def softmax_weights(
     causal: bool = False,
     window: int | None = None,
     scale: float | None = None,
+    dtype: Any = np.float64,
 ) -> Float[Array, "B H T S"]:
     """Softmax attention weights, rows summing to 1; `scale` is 1/sqrt(K) unless given. A query that sees no key has a
     row of zeros.
     """
     _check_pair(q, k)
-    q, k = as_float(q), _repeat_heads(as_float(k), as_float(q))
+    q, k = as_float(q, dtype), _repeat_heads(as_float(k, dtype), q)
     scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
     logits = scale * np.einsum("bthk,bshk->bhts", q, k)
     logits = np.where(visible(q.shape[1], k.shape[1], causal=causal, window=window), logits, -np.inf)
@@ -56,15 +59,20 @@ def softmax_attention(
     causal: bool = False,
     window: int | None = None,
     scale: float | None = None,
+    dtype: Any = np.float64,
 ) -> Float[Array, "B T H V"]:
     """softmax(scale q k^T) v, masked where asked: the attention that the papers approximate.
 
-    Raises ValueError where shapes disagree, or where the heads of k do not divide those of q.
+    `dtype` is float64 except where an error budget measures a lower precision. Raises ValueError where shapes disagree,
+    or where the heads of k do not divide those of q.
     """
     sizes = _check_pair(q, k)
     check("v", v, "B S H V", sizes)
-    weights = softmax_weights(q, k, causal=causal, window=window, scale=scale)
-    return np.einsum("bhts,bshv->bthv", weights, _repeat_heads(as_float(v), as_float(q)))
+    weights = softmax_weights(q, k, causal=causal, window=window, scale=scale, dtype=dtype)
+    return np.einsum("bhts,bshv->bthv", weights, _repeat_heads(as_float(v, dtype), q))
+
+
+attention = softmax_attention  # the name that a fast path and `attnlab.parity` know it by
 
 
 def rope(
@@ -122,4 +130,5 @@ def _check_pair(q: Array, k: Array) -> Axes:
 
 
 def _repeat_heads(x: Float[Array, "B S H K"], q: Float[Array, "B T H K"]) -> Float[Array, "B S H K"]:
-    return np.repeat(x, q.shape[2] // x.shape[2], axis=2) if x.shape[2] != q.shape[2] else x
+    heads = np.shape(q)[2]
+    return np.repeat(x, heads // x.shape[2], axis=2) if x.shape[2] != heads else x

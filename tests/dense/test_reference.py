@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attnlab import dense, draws
+from attnlab.dense import reference
 
 B, T, H, K, V = 2, 7, 6, 5, 4
 
@@ -17,6 +18,16 @@ def test_two_keys_by_hand():
     q, k, v = np.array([[[[1.0]]]]), np.array([[[[0.0]], [[np.log(3.0)]]]]), np.array([[[[4.0]], [[8.0]]]])
     assert dense.softmax_weights(q, k)[0, 0, 0] == pytest.approx([0.25, 0.75])
     assert dense.softmax_attention(q, k, v).item() == pytest.approx(7.0)
+
+
+def test_a_room_has_the_name_that_verify_looks_for_and_computes_in_the_precision_it_is_asked_for():
+    q, k, v = qkv(2)
+    options = {"causal": True, "window": 3, "scale": 0.7}
+    exact = reference.attention(q, k, v, **options)
+    low = reference.attention(q, k, v, **options, dtype=np.float32)
+    assert (exact.dtype, low.dtype) == (np.float64, np.float32)
+    assert np.array_equal(exact, dense.softmax_attention(q, k, v, **options))
+    assert 0 < np.abs(low - exact).max() < 1e-5
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,0 +1,40 @@
+// The words of the softmax panel; *letters* stand in italics. The dials are named by params.py.
+export const words = {
+  title: "Softmax attention",
+  subtitle: "arXiv:1706.03762v7 · every query weighs every key",
+  weights: {
+    title: "Weights",
+    caption: "exp(*q·k* / (√*dₖ* · temperature)), rows sum to 1. The paper’s temperature is 1.",
+    source: "Eq. 1, p. 4",
+  },
+  spread: {
+    title: "Keys in effect",
+    caption: "exp(entropy): by how many keys a query is spread. Dashed: how many it sees.",
+    source: "this project; weights: Eq. 1, p. 4",
+    x: "query",
+    y: "keys in effect",
+    against: "keys seen",
+    mean: (keys) => `mean ${keys}`,
+    at: (query) => `keys in effect of ${query}`,
+    sum: (entropy, keys) => `exp(${entropy}), the entropy −Σ w log w of ${keys} weights`,
+  },
+  kept: {
+    title: "Heaviest keys",
+    caption: "Mean share of the mass that a query keeps with its heaviest keys alone. Dashed: all keys alike.",
+    source: "this project; weights: Eq. 1, p. 4",
+    x: "keys kept",
+    y: "share of the mass",
+    against: "all keys alike",
+    most: (keys) => `90 % in ${keys}`,
+    at: (keys) => `share of the mass on the ${keys} heaviest of each query`,
+    sum: (queries, even) => `mean over ${queries} queries; ${even} if all keys weighed alike`,
+  },
+  row: {
+    title: "One query, key by key",
+    caption: "The query in focus, or else the last one. Dashed: all keys alike.",
+    source: "Eq. 1, p. 4",
+    x: "key",
+    y: (query) => `weight for ${query}`,
+    against: "all keys alike",
+  },
+};

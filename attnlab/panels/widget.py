@@ -1,0 +1,170 @@
+"""The base of every live panel in a notebook: traits and wiring. The mathematics runs in the browser.
+
+This side holds the one shared state, sends what the browser cannot draw, and verifies on request. Beside the live view
+the output holds a still: what a reader sees where no kernel and no saved widget is left.
+"""
+
+import asyncio
+import math
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import anywidget
+import traitlets
+
+from attnlab import panels, parity
+from attnlab.panels import export, link
+from attnlab.panels.bundle import packed
+from attnlab.panels.state import checked, defaults
+
+__all__ = ["Panel"]
+
+RESTED_S = 0.5  # a still is drawn anew when no dial has moved for so long
+
+
+class Panel(anywidget.AnyWidget):
+    """A live panel of one mechanism: dials as keyword arguments, pictures in the browser, `params` back in Python.
+
+    A subclass names its `view` module (PARAMS, spec, compute, data, still, verification). A state, from either side, is
+    taken whole or refused with a sentence; what goes wrong in a callback is shown in the panel and raised.
+    """
+
+    view: ClassVar[ModuleType]
+
+    state = traitlets.Dict().tag(sync=True)
+    data = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+    report = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+    error = traitlets.Unicode("").tag(sync=True)
+    still = traitlets.Unicode("").tag(sync=True)  # the name of the still picture that the live view hides
+
+    _esm = traitlets.Unicode().tag(sync=True)  # the module text; anywidget takes a trait of this name as it is
+
+    def __init__(self, **given: Any) -> None:
+        """Dials, and from the selection `view`, `pin`, `language` and the mechanism's own options.
+
+        Raises ValueError for a value out of range, TypeError for a name that is not there.
+        """
+        mechanism = self.view.spec()["mechanism"]
+        self.spec = panels.spec(mechanism)
+        state = defaults(self.spec)
+        chosen = {name: given.pop(name) for name in state["selection"] if name in given}
+        language = given.pop("language", state["language"])
+        state |= {"dials": asdict(self.view.PARAMS(**given)), "selection": state["selection"] | chosen}
+        checked(state | {"language": language}, self.spec)
+        self._display: Any = None  # the handle of the still in a notebook's output
+        self._redraw: asyncio.TimerHandle | None = None
+        super().__init__(
+            state=state | {"language": language}, still=uuid.uuid4().hex[:12], _esm=packed(panels.source(mechanism))
+        )
+        self.on_msg(self._receive)
+
+    @classmethod
+    def from_link(cls, address: str) -> Self:
+        """The panel that a copied link shows. Raises ValueError for a link that is damaged or of another mechanism."""
+        state = link.from_fragment(address, panels.spec(cls.view.spec()["mechanism"]))
+        return cls(**state["dials"], **state["selection"], language=state["language"])
+
+    @property
+    def params(self) -> Any:
+        """The dials as the mechanism's params; they follow when the reader lets go of a slider."""
+        return self.view.PARAMS(**self.state["dials"])
+
+    @property
+    def call(self) -> str:
+        """The Python lines that rebuild this panel as it stands."""
+        return link.call(self.state, self.spec)
+
+    def turn(self, **dials: Any) -> None:
+        """Move dials from Python: the panel follows. Raises traitlets.TraitError for no dial, or one out of range."""
+        self.state = {**self.state, "dials": {**self.state["dials"], **dials}}
+
+    def verify(self) -> list[parity.Report]:
+        """Hold every implementation against the float64 reference for these dials, return the reports and show them."""
+        return self._verify(dict(self.state["dials"]))  # a copy: the reader may move dials while this runs
+
+    def export(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write this panel as one HTML file that opens anywhere; `attnlab.panels.export.write` says what is raised."""
+        return export.write(path, self.spec["mechanism"], self.state, force=force)
+
+    def _verify(self, dials: dict[str, Any]) -> list[parity.Report]:
+        arguments, terms = self.view.verification(self.view.PARAMS(**dials))
+        self.set_trait("report", None)  # or the browser would not hear of a report that equals the last one
+        reports = parity.verify(self.spec["mechanism"], arguments, terms=terms)
+        self.report = {"dials": dials, "rows": [_plain(asdict(report)) for report in reports]}
+        return reports
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Take what the browser sends; an error on the way is shown in the panel and raised."""
+        self.error = ""
+        with self._shown():
+            super().set_state(sync_data)
+
+    @traitlets.validate("state")
+    def _check_state(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return checked(proposal["value"], self.spec)
+        except ValueError as refusal:
+            raise traitlets.TraitError(str(refusal)) from refusal  # only this one makes traitlets restore the old state
+
+    @traitlets.observe("state")
+    def _follow(self, change: Any) -> None:
+        self.error = ""
+        with self._shown():
+            self.data = self.view.data(self.params)
+        if self._display is not None:
+            self._still_later()
+
+    def _receive(self, _: Any, content: dict[str, Any], __: Any) -> None:
+        self.error = ""
+        with self._shown():
+            if content.get("kind") != "verify":
+                raise ValueError(f"kind of a message must be 'verify', got {content.get('kind')!r}")
+            # the dials that were on the screen when the button was pressed: self.state may be older or newer
+            self._verify(checked(content.get("state"), self.spec)["dials"])
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Show what is raised inside in the panel's error strip until the next state or message, and raise it on."""
+        try:
+            yield
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            raise
+
+    # -- the still --
+
+    def _ipython_display_(self) -> None:
+        """The live view, and after it the still as an output of its own: where the first is dead the second stands."""
+        from IPython.display import display
+
+        data, metadata = self._repr_mimebundle_()
+        display(data, metadata=metadata, raw=True)
+        # one name, so that whoever shows the panel twice has both stills drawn anew
+        self._display = display({"text/html": self._still()}, raw=True, display_id=self.still)
+
+    def _still(self) -> str:
+        return export.still(self.spec["mechanism"], self.state, id=self.still)
+
+    def _still_later(self) -> None:
+        """Draw the still anew once the dials rest; at once where no event loop runs, as in a script."""
+        if self._redraw is not None:
+            self._redraw.cancel()
+        try:
+            self._redraw = asyncio.get_running_loop().call_later(RESTED_S, self._draw_still)
+        except RuntimeError:
+            self._draw_still()
+
+    def _draw_still(self) -> None:
+        self._redraw = None
+        with self._shown():
+            self._display.update({"text/html": self._still()}, raw=True)
+
+
+def _plain(report: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: they travel as words, which the badge never takes for a number."""
+    return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in report.items()}
