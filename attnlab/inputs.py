@@ -46,7 +46,8 @@ def width(name: str, head_width: int) -> int:
 
 def spec() -> dict[str, Any]:
     """What panels/inputs.js has to know to draw the same toy tokens, and to read a real head."""
-    return {"toy": TOY, "streams": STREAMS, "clusters": CLUSTERS, "spread": SPREAD, "real_width": REAL_WIDTH}
+    toy = {"toy": TOY, "streams": STREAMS, "clusters": CLUSTERS, "spread": SPREAD}
+    return toy | {"real_width": REAL_WIDTH, "shortest_window": SHORTEST_WINDOW}
 
 
 def data(name: str, tokens: int) -> dict[str, Any] | None:

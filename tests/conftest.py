@@ -10,8 +10,9 @@ import subprocess
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
+from attnlab.backend import Unavailable
+from attnlab.bench import _lab
+
 NODE = shutil.which("node")
 OLDEST_NODE = (20, 19)  # the first Node that takes a plain .js file with import lines for a module
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -19,9 +20,11 @@ LEFT_OUT = pytest.StashKey[list[str]]()
 
 def no_browser() -> str:
     """Why no page can be looked at, or nothing."""
-    return (
-        "" if CHROMIUM else "no Chromium on this machine, so no page was looked at (Debian: apt-get install chromium)"
-    )
+    try:
+        _lab.chromium_path()
+        return ""
+    except Unavailable as why:
+        return str(why)
 
 
 def no_node() -> str:
@@ -62,13 +65,8 @@ def browser():
     """A headless Chromium for the whole run."""
     if why := no_browser():
         pytest.fail(why)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        real_scrollbars = ["--hide-scrollbars"]  # the default to leave out: people have them
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, ignore_default_args=real_scrollbars)
+    with _lab.chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="session")

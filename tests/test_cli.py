@@ -96,7 +96,9 @@ def test_bench_prints_machine_and_rows(capsys, monkeypatch):
     [
         ([1.0, 1.0, 1.01, 1.02], "higher", 0.9, "met"),
         ([1.0, 1.0, 1.01, 1.02], "lower", 0.9, "short"),
-        ([1.0, 1.0, 5.0, 9.0], "higher", 0.9, "noisy"),
+        ([0.5, 1.0, 5.0, 9.0], "higher", 0.9, "noisy"),
+        ([1.0, 1.0, 5.0, 9.0], "higher", 0.9, "met"),  # they scatter, and all of them meet it
+        ([5.0], "lower", 6.0, "met"),  # one sample is exact
         ([1.0, 1.0, 1.01, 1.02], "higher", None, None),
     ],
 )
@@ -255,7 +257,9 @@ def test_help_loads_nothing_heavy():
 
 def exported(path: Path) -> str:
     """The link that stands in an exported page."""
-    (address,) = re.findall(r'<script type="application/json" id="attnlab-given">{"link":"(.*?)"', path.read_text(encoding="utf-8"))
+    (address,) = re.findall(
+        r'<script type="application/json" id="attnlab-given">{"link":"(.*?)"', path.read_text(encoding="utf-8")
+    )
     return address
 
 

@@ -8,6 +8,7 @@ const kinds = {
   chart: { paint: chart, under: pointUnder, next: nextPoint, read: (picture, at) => picture.read(at), table: pointTable },
 };
 
+// A picture's `captions`, where it has them, are all that its caption may say: room is kept for the longest.
 // hear = { at(), look(at or null, figure), move(at, figure), pin(), choose(option, name) }
 // Returns { id, element, canvas, resize(width, height), paint(context, at, theme, font, ratio), read(at), table(at),
 // headline(), choose(selection) }.

@@ -281,7 +281,7 @@ function build(element, { panel, spec, languages, template, source, still, state
   root.addEventListener(
     "keydown",
     (event) => {
-      if (event.key !== "Escape" || !state.selection.pin) return;
+      if (event.key !== "Escape" || !state.selection.pin || event.target.matches("textarea")) return;
       event.preventDefault();
       select({ pin: null });
     },

@@ -11,13 +11,12 @@ function base64({ buffer, byteOffset, byteLength }) {
   return btoa(text);
 }
 
-const SHORTEST_WINDOW = 64; // of attnlab/inputs.py
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 
 // What a state needs of the data at hand, as inputs.py cuts it: of a real head the shortest window that holds all tokens.
 function needed({ dials }, data, { inputs }) {
   if (!inputs || dials.input === inputs.toy) return null;
-  let size = SHORTEST_WINDOW;
+  let size = inputs.shortest_window;
   while (size < dials.tokens) size *= 2;
   const rows = ({ buffer, byteOffset }) => new Uint8Array(buffer, byteOffset, 2 * size * data.width);
   return { ...data, tokens: data.tokens.slice(0, size), q: rows(data.q), k: rows(data.k), v: rows(data.v) };

@@ -94,8 +94,8 @@ export const style = `
   .attnlab .al-third figcaption { min-height: 70px; }
   .al-bar > .al-note { position: absolute; z-index: 2; top: 100%; right: 0; background: var(--al-paper); }
   .al-bar > .al-note:not(:empty) { padding: 4px 0 4px 8px; }
-  .attnlab .al-exact { min-height: 64px; }
 }
+@container (max-width: 999px) { .attnlab .al-exact { min-height: 64px; } }
 @container (max-width: 679px) {
   .al-third .al-head { flex-flow: column; align-items: flex-start; gap: 0; min-height: 40px; }
   .al-third .al-head b { flex: none; max-width: 100%; }
@@ -139,7 +139,8 @@ export const style = `
 }
 @container (max-width: 359px) {
   .al-dials { column-gap: 14px; }
-  :is(.al-dial, .al-switch) :is(label, output) { font-size: 13px; }
+  :is(.al-dial, .al-switch) :is(label, output) { font-size: 12px; }
+  .attnlab .al-exact { min-height: 144px; }
 }
 @media (pointer: coarse) {
   .attnlab :is(button, select, input[type=number]), .attnlab .al-bar :is(button, select), .attnlab .al-choices button { min-height: 36px; }
@@ -163,8 +164,9 @@ export const style = `
 }
 @media print {
   .attnlab { max-width: none; zoom: .8; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-  .al-sharing, .al-choices, .al-verify > div:first-child, .attnlab :is(.al-verify, .al-dial) .al-note, .al-verify:not(:has([role=listitem])), .al-numbers, .attnlab input[type=range], .al-spare, .al-readout button, .al-readout p:not(:has(b:not(:empty)), p:has(b:not(:empty)) + p),
-  .al-readout:not(:has(b:not(:empty))) { display: none; }
+  .attnlab :is(.al-sharing, .al-choices, .al-numbers, .al-byhand, .al-spare, .al-readout button, input[type=range]) { display: none; }
+  .attnlab :is(.al-verify > div:first-child, .al-verify .al-note, .al-dial .al-note, .al-verify:not(:has([role=listitem]))) { display: none; }
+  .al-readout:not(:has(b:not(:empty))), .al-readout p:not(:has(b:not(:empty)), p:has(b:not(:empty)) + p) { display: none; }
   .al-body { display: block; }
   .al-body > *, .al-column > * { margin-bottom: 12px; }
   .al-column { position: static; }
@@ -172,7 +174,8 @@ export const style = `
   .attnlab :is(.al-dial, .al-switch) { display: flex; justify-content: space-between; align-items: baseline; grid-column: auto; min-height: 0; }
   .al-switch label { flex: none; order: -1; padding: 0; }
   .attnlab .al-dial :is(select, input) { width: auto; min-width: 0; min-height: 0; padding: 0; border: 0; appearance: none; text-align: right; text-align-last: right; font-weight: 600; }
-  .attnlab .al-dial input { width: 6em; appearance: textfield; }
+  .attnlab .al-dial input { width: 6em; }
+  .attnlab input::-webkit-inner-spin-button { display: none; }
   .attnlab .al-readout, .attnlab .al-readout p:first-child, .attnlab .al-readout p { height: auto; white-space: normal; }
   .attnlab .al-readout span { display: inline; }
   .attnlab canvas, .attnlab .al-wide canvas { height: auto; aspect-ratio: auto; }

@@ -1,6 +1,6 @@
 // Colours. One meaning each, in every panel: query, key, value, error or counterexample; the reference is drawn in the
-// text colour (ink). Okabe and Ito's palette; where small text needs more contrast the same hue is darkened (light
-// page) or lightened (dark page).
+// text colour (ink). Okabe and Ito's palette; where small text (4.5 to 1) or a mark (3 to 1) needs more contrast the same
+// hue is darkened (light page) or lightened (dark page). `edge` bounds what can be set, `line` only divides.
 
 export const themes = {
   light: {

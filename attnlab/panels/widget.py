@@ -79,6 +79,9 @@ class Panel(anywidget.AnyWidget):
         """The Python lines that rebuild this panel as it stands."""
         return link.call(self.state, self.spec)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.spec['title']}"  # stands in saved notebooks, so it may not change
+
     def turn(self, **dials: Any) -> None:
         """Move dials from Python: the panel follows. Raises traitlets.TraitError for no dial, or one out of range."""
         self.state = {**self.state, "dials": {**self.state["dials"], **dials}}

@@ -67,6 +67,11 @@ def cell(page, name: str, query: int, key: int, tokens: int = 32) -> tuple[float
     return box["x"] + 20 + side * (key + 0.5) / tokens, box["y"] + 2 + side * (query + 0.5) / tokens
 
 
+def shape(page, name: str) -> float:
+    box = canvas(page, name).bounding_box()
+    return box["width"] / box["height"]
+
+
 def height(page) -> float:
     return page.locator(".attnlab").bounding_box()["height"]
 
@@ -124,8 +129,7 @@ def complaints_of_axe(page, *within: str) -> list[str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("mechanism", panels.names())
 def test_axe_finds_nothing_on_the_exported_page(show, complaints, mechanism, theme, width):
-    pin = {"race": "pin=query.3,key.5", "dense": "pin=query.3,key.5"}[mechanism]
-    page = show(pin, mechanism=mechanism, width=width, color_scheme=theme)
+    page = show("pin=query.3,key.5", mechanism=mechanism, width=width, color_scheme=theme)
     open_details(page)
     page.get_by_role("button", name="Verify").click()  # says that it needs a kernel
     page.evaluate("location.hash = '#nonsense'")
@@ -197,8 +201,9 @@ def test_tab_reaches_every_control_by_its_name_in_reading_order(show, width):
     assert [stop["name"] for stop in stops] == ORDER
     assert page.locator(CONTROLS).count() == len(ORDER)  # none is left out
     for before, after in pairwise(stops):
-        back = after["bottom"] <= before["top"] and after["left"] < before["right"]
-        assert not back, f"{after['name']} stands above {before['name']}"
+        above = after["bottom"] <= before["top"]
+        beside = after["left"] >= before["right"] and width > 760  # the top of the next column
+        assert beside or not above, f"{after['name']} stands above {before['name']}"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -262,8 +267,22 @@ def test_a_walk_speaks_number_dtype_and_the_sum_it_came_from(show):
     assert rest.split(" (float64); ")[1].startswith("Ŝ = (")
 
 
-def test_pictures_can_be_found_as_headings(show):
+def test_a_pin_and_its_release_are_spoken(show):
     page = show()
+    heard = page.locator("[aria-live=polite]")
+    canvas(page, "race").press("ArrowRight")
+    canvas(page, "race").press("Enter")
+    number = view.compute(RaceParams())["race"][0, 0]
+    said, value = heard.text_content().split(" (float64)")[0].split(" = ")
+    assert said.startswith("Pinned: ")
+    assert float(value) == pytest.approx(number, rel=1e-12)
+    page.get_by_label("planes P").press("Escape")
+    assert heard.text_content() == "Released"
+
+
+def test_panel_and_pictures_can_be_found_as_headings(show):
+    page = show()
+    assert page.get_by_role("heading", level=1).all_inner_texts() == ["RACE attention"]
     titles = page.locator(".al-figures").get_by_role("heading").all_inner_texts()
     assert titles == ["Buckets", *CANVASES]
 
@@ -390,11 +409,13 @@ def test_the_scale_under_a_picture_grows_lighter_all_the_way(show):
 
 def test_what_fails_is_said_in_words_and_not_only_in_red(show):
     page = show("sharpness=0.5")
-    caption = figure(page, "lemma").locator(".al-alarm")
+    caption = figure(page, "lemma").locator(".al-caption")
     assert caption.inner_text().startswith("Fails here in every draw")
+    assert "al-alarm" in caption.get_attribute("class")
     page.get_by_label("sharpness β").press("End")
-    figure(page, "lemma").get_by_text("lie outside both regions").wait_for()
-    assert caption.count() == 0
+    settle(page)
+    assert "lie outside both regions" in caption.inner_text()
+    assert "al-alarm" not in caption.get_attribute("class")
 
 
 # -- small screens and fingers ----------------------------------------------------------------------------------------
@@ -525,7 +546,7 @@ def test_a_swipe_over_a_picture_scrolls_the_page_and_pins_nothing(show):
         finger(page, (x, y), (x, y - 200))
         page.wait_for_function("(before) => scrollY > before + 100", arg=before)
     assert page.locator(".al-readout b").first.inner_text() == ""
-    assert state(page)["selection"]["pin"] is None if page.evaluate("location.hash") else True
+    assert page.get_by_text("pinned, Esc releases").is_hidden()
 
 
 def test_a_finger_drags_a_slider(show):
@@ -567,7 +588,7 @@ def test_setting_reading_pinning_and_copying_never_change_the_height(show, width
         page.get_by_role("button", name=name).click()
         page.get_by_text("Copied.").first.wait_for()
         heights[name] = height(page)
-    assert set(heights.values()) == {heights["at rest"]}, heights
+    assert [what for what, now in heights.items() if abs(now - heights["at rest"]) > 0.5] == []
 
 
 def test_at_two_hundred_per_cent_nothing_lies_on_anything(show):
@@ -608,14 +629,15 @@ def test_a_dark_panel_is_painted_for_white_paper_and_dark_again_after(show):
                 return count;
             });
             addEventListener("beforeprint", () => {
-                globalThis.printed = [document.querySelector(".attnlab").dataset.theme, look()];
+                const fine = charts.map((canvas) => canvas.width / canvas.getBoundingClientRect().width);
+                globalThis.printed = [document.querySelector(".attnlab").dataset.theme, Math.min(...fine), look()];
             });
         }"""
     )
     before = page.evaluate("look()")
     page.pdf(format="A4")
-    theme, printed = page.evaluate("printed")
-    assert theme == "light"
+    theme, fine, printed = page.evaluate("printed")
+    assert (theme, round(fine)) == ("light", 3)  # paper is finer than a screen
     for screen, paper in zip(before, printed, strict=True):
         assert (screen.get(ink["dark"], 0) > 0, screen.get(ink["light"], 0)) == (True, 0)
         assert (paper.get(ink["dark"], 0), paper.get(ink["light"], 0) > 0) == (0, True)
@@ -632,6 +654,7 @@ def test_a_sheet_of_paper_holds_the_panel_with_its_values_and_no_buttons(show, w
     margin = dict.fromkeys(("top", "right", "bottom", "left"), "12mm")
     sheets = re.findall(rb"/Type\s*/Page\b(?!s)", page.pdf(format="A4", margin=margin))
     assert len(sheets) == 1
+    shapes = {name: shape(page, name) for name in FIGURES}
     page.emulate_media(media="print")
     page.set_viewport_size(A4)
     assert page.locator(".attnlab :is(button, input[type=range], summary, table)").locator("visible=true").count() == 0
@@ -644,10 +667,9 @@ def test_a_sheet_of_paper_holds_the_panel_with_its_values_and_no_buttons(show, w
         assert page.get_by_label(label, exact=True).is_visible()
     for name in FIGURES:
         assert figure(page, name).evaluate("(figure) => getComputedStyle(figure).breakInside") == "avoid"
-        shape = canvas(page, name).evaluate(
-            "({ width, height, clientWidth: w, clientHeight: h }) => (width * h) / (height * w)"
-        )
-        assert shape == pytest.approx(1, abs=0.02)  # not stretched
+        assert shape(page, name) == pytest.approx(
+            shapes[name], rel=0.02
+        )  # a canvas is not painted again: it must not stretch
     number = view.compute(RaceParams(tables=16))["race"][20, 25]
     readout = page.locator(".al-readout")
     assert readout.is_visible() == bool(words)

@@ -368,7 +368,8 @@ def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
     )
 
 
-def test_an_exception_in_python_is_shown_in_the_panel(lab, notebook):
+def test_an_exception_in_python_is_shown_in_the_panel(lab, notebook, complaints):
+    complaints.expect("the kernel of race is on fire")
     broken = "def broken(*arguments, **options):\n    raise RuntimeError('the kernel of race is on fire')"
     assert lab.run(notebook, f"from attnlab import parity\n{broken}\nparity.verify = broken") == ""
     notebook.get_by_role("button", name="Verify").click()
@@ -447,7 +448,8 @@ def test_without_a_kernel_verify_says_what_it_needs(bare):
     )
 
 
-def test_a_damaged_state_is_refused_with_a_sentence_and_the_defaults_are_shown(bare):
+def test_a_damaged_state_is_refused_with_a_sentence_and_the_defaults_are_shown(bare, complaints):
+    complaints.expect("planes must be a whole number in [1, 8], got 99")
     damaged = defaults(panels.spec("race"))
     damaged["dials"] = asdict(RaceParams(tables=9)) | {"planes": 99}
     page = bare(state=damaged)

@@ -4,7 +4,9 @@ Each test names its report. Tests that leave the panel as they found it share on
 """
 
 import json
+import os
 import time
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -15,9 +17,11 @@ from attnlab.bench import _lab
 from attnlab.panels.state import defaults
 
 SHOW = "from attnlab.race.widget import RacePanel\npanel = RacePanel()\npanel"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PRINT_PLANES = "print(panel.params.planes)"
 CURRENT = "window.jupyterapp.shell.currentWidget"
-PAINTED = "(panel) => panel.dataset.frames > 0 && panel.querySelector('[data-figure=race] b').textContent === 'RACE'"
+PAINTED = "(panel) => [...panel.querySelectorAll('[data-figure] .al-head b')].every((title) => title.textContent)"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 LOADED_MACHINE = 3  # attempts at what the issue sets a time for: other work on this machine can delay a message
 
@@ -186,30 +190,24 @@ def outputs(page, cell: int = 0) -> list[dict]:
     return page.evaluate(f"(cell) => {CURRENT}.content.model.toJSON().cells[cell].outputs", cell)
 
 
-def save(page) -> None:
-    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+def still_of(page) -> str:
+    """The still of the first cell, as the notebook holds it."""
+    return outputs(page)[1]["data"]["text/html"]
+
+
+def redrawn(page, before: str) -> None:
+    """Wait until the still of the first cell is another one."""
+    page.wait_for_function(
+        f"(before) => {CURRENT}.content.model.toJSON().cells[0].outputs[1].data['text/html'] !== before", arg=before
+    )
 
 
 def shut_down(page) -> None:
     page.evaluate(f"() => {CURRENT}.sessionContext.shutdown()")
 
 
-def reopen(lab, page, name: str) -> None:
-    """The notebook as it lies in its folder, in a page that remembers nothing; no cell is run."""
-    page.goto("about:blank")
-    page.goto(f"{lab.url}/lab/tree/{name}?reset")
-
-
-def stills(page) -> list[dict]:
-    """What stands in each still: its height, its words, and whether its pictures are decoded."""
-    return page.locator(".attnlab-still").evaluate_all(
-        """(all) => Promise.all(all.map(async (still) => {
-            const images = [...still.querySelectorAll("img")];
-            await Promise.all(images.map((image) => image.decode()));
-            const decoded = images.length > 0 && images.every((image) => image.naturalWidth > 0);
-            return { height: still.getBoundingClientRect().height, words: still.innerText, decoded };
-        }))"""
-    )
+def heights_of_stills(page) -> list[float]:
+    return page.locator(".attnlab-still").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().height)")
 
 
 # -- running and restarting -------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def test_a_cell_run_five_times_leaves_one_view_and_one_observer_of_each_kind(not
         painted(notebook)
         assert notebook.evaluate("attnlabLedger.held()") == expected
     assert notebook.locator(".attnlab").count() == 1
-    assert [still["height"] for still in stills(notebook)] == [0]
+    assert heights_of_stills(notebook) == [0]
 
 
 def test_a_panel_outlives_its_kernel_and_says_that_python_does_not_follow(lab, page, complaints):
@@ -264,8 +262,8 @@ def test_a_panel_outlives_its_kernel_and_says_that_python_does_not_follow(lab, p
 
 
 def test_scrolled_away_and_back_in_a_windowed_notebook_the_canvases_are_painted(lab, page):
-    """Report 9, a blank canvas in windowing mode "full": the cell leaves the page, and what comes back is as it was left,
-    also where Python moved a dial meanwhile.
+    """Report 9, a canvas blank after scrolling in windowing mode "full": the cell leaves the page, and what comes back
+    is as it was left, also where Python moved a dial meanwhile.
     """
     lab.open(page, "windowed.ipynb", SHOW, *["#\n" * 30] * 60, run=False)
     page.evaluate(
@@ -298,8 +296,8 @@ def test_scrolled_away_and_back_in_a_windowed_notebook_the_canvases_are_painted(
 
 
 def test_an_exception_in_a_callback_is_shown_raised_and_gone_with_the_next_good_state(lab, notebook):
-    """Report 5, invisible callback errors: the strip says it and keeps saying it while the still is drawn anew; who sets
-    the state in Python gets it raised.
+    """Report 5, invisible callback errors: the strip says it, and goes on while the still is drawn anew; who sets the
+    state in Python gets it raised.
     """
     define = """
 def picky(change):
@@ -308,14 +306,11 @@ def picky(change):
 panel.observe(picky, "state")
 four = {**panel.state, "dials": {**panel.state["dials"], "planes": 4}}
 """
-    before = outputs(notebook)[1]["data"]["text/html"]
+    before = still_of(notebook)
     assert lab.run(notebook, define) == ""
     turn(notebook, 1)
     assert strip_says(notebook, "RuntimeError: four planes are too many for me")
-    notebook.wait_for_function(
-        f"(before) => {CURRENT}.content.model.toJSON().cells[0].outputs[1].data['text/html'] !== before",
-        arg=before,
-    )
+    redrawn(notebook, before)
     frames(notebook)
     assert strip_says(notebook, "RuntimeError: four planes are too many for me")
     turn(notebook, 1)
@@ -326,16 +321,21 @@ four = {**panel.state, "dials": {**panel.state["dials"], "planes": 4}}
     assert strip_says(notebook, "")
 
 
-def test_a_strip_that_no_test_expects_fails_it(page, complaints):
-    """Report 5, a test that passes though a callback raised: the fixture `page` counts what strips say, once."""
-    page.set_content("<div class=attnlab><div class=al-error>on fire</div><div class=al-error hidden>out</div></div>")
+def test_what_a_page_complains_of_fails_its_test_unless_it_is_expected(page, complaints):
+    """Reports 5 and 12, tests that pass though a callback raised or a network was asked: the fixture `page` takes down
+    strips, console errors and requests, each to be expected, and what is expected has to come.
+    """
+    page.set_content(
+        "<div class=attnlab><div class=al-error>on fire</div><div class=al-error hidden>put out</div></div>"
+        "<script src='https://example.org/a.js'></script><script>console.error('oh')</script>"
+    )
     complaints.seen += _lab.strips(page)
     assert complaints.surprises() == ["on fire"]
-    complaints.expect("on fire")
-    assert complaints.surprises() == []
     complaints.expect("a cloud")
-    assert complaints.surprises() == ["missed: a cloud"]
+    assert complaints.surprises() == ["on fire", "missed: a cloud"]
     complaints.expected.remove("a cloud")
+    for meant in ("on fire", "asked for https://example.org/a.js", "Failed to load resource", "oh"):
+        complaints.expect(meant)
 
 
 def drag(page) -> None:
@@ -381,7 +381,7 @@ panel.observe(slow, "state")
                 const {{ kernel }} = {CURRENT}.sessionContext.session;
                 const stamps = (window.stamps = {{ release: Infinity, idle: 0 }});
                 const release = () => {{ stamps.release = Date.now(); }};
-                for (const type of ["pointerup", "keyup"]) addEventListener(type, release, {{ capture: true, once: true }});
+                for (const type of ["pointerup", "keyup"]) addEventListener(type, release, {{ once: true }});
                 const idle = (_, status) => {{ if (status === "idle") stamps.idle = Date.now(); }};
                 kernel.statusChanged.connect(idle);
                 stamps.stop = () => kernel.statusChanged.disconnect(idle);
@@ -394,10 +394,314 @@ panel.observe(slow, "state")
         screen = value(notebook, "sharpness β")
         assert float(screen) > 1
         assert lab.run(notebook, "print(panel.params.sharpness)") == screen
-        assert 1 <= len(calls) <= 5
-        print(move.__name__, stamps, calls, max(stamps["idle"], calls[-1]) - stamps["release"])
+        assert 0 < len(calls) < 15  # thirty moves
         took.append(max(stamps["idle"], calls[-1]) - stamps["release"])
         if took[-1] <= 500:
             break
     assert lab.run(notebook, "panel.unobserve(slow, 'state')") == ""
     assert min(took) <= 500
+
+
+# -- reopening --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(lab, browser):
+    """A notebook as `attnlab lab` saves it after two dials were moved, its kernel shut down: its name and its text."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    page = lab.open(context.new_page(), "saved.ipynb", SHOW)
+    move_and_save(page)
+    context.close()
+    return "saved.ipynb", (lab.folder / "saved.ipynb").read_text(encoding="utf-8")
+
+
+def move_and_save(page) -> None:
+    """Move two dials, wait until the still shows them, save the notebook, shut down its kernel."""
+    painted(page)
+    turn(page, 2)
+    turn(page, 1, "tables L")
+    page.wait_for_function(
+        f"() => /planes=5,\\s*tables=5/.test({CURRENT}.content.model.toJSON().cells[0].outputs[1].data['text/html'])"
+    )
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    shut_down(page)
+
+
+def reopen(lab, page, name: str) -> None:
+    """The notebook as it lies in its folder, in a page that remembers nothing; no cell is run."""
+    page.goto(f"{lab.url}/lab/tree/{name}?reset")
+
+
+def still_stands(page) -> None:
+    """The still is there to read: the dials as they were left, and every picture decoded."""
+    still = page.locator(".attnlab-still")
+    still.get_by_text("A still picture.").wait_for(state="visible", timeout=60_000)
+    assert still.bounding_box()["height"] > 500
+    rows = [row.split("\t") for row in still.locator("table").last.inner_text().splitlines()]
+    assert [row for row in rows if row[0] in ("planes P", "tables L")] == [["planes P", "5"], ["tables L", "5"]]
+    widths = still.locator("img").evaluate_all(
+        "(all) => Promise.all(all.map(async (image) => { await image.decode(); return image.naturalWidth; }))"
+    )
+    assert len(widths) == 7
+    assert min(widths) > 100
+
+
+def test_a_cell_holds_a_view_and_a_still_and_a_saved_notebook_stays_small(saved):
+    """Reports 2 and 24, notebooks of megabytes: a panel with toy tokens takes at most 60 KB of the notebook's metadata,
+    and all of the notebook at most 200 KB. A real head adds its window.
+    """
+    _, text = saved
+    notebook = json.loads(text)
+    view, still = notebook["cells"][0]["outputs"]
+    assert view["data"]["text/plain"] == ["RacePanel: RACE attention"]  # no address, which each run would change
+    assert [*still["data"]] == ["text/html"]
+    assert len(text.encode()) < 200_000
+    models = notebook["metadata"]["widgets"][WIDGET_STATE]["state"]
+    assert sorted(model["model_name"] for model in models.values()) == ["AnyModel", "LayoutModel"]
+    assert len(json.dumps(models)) < 60_000
+    head = inputs.data("layer 9, head 1", 256)
+    sent = sum(4 / 3 * len(part) for part in head.values() if isinstance(part, bytes))  # as base64
+    assert sent == 4 / 3 * 3 * 256 * 64 * 2  # 131 KB for q, k, v of the longest window, 33 KB for the shortest
+
+
+def test_reopened_with_another_kernel_the_panel_is_live_as_it_was_left(lab, page, saved):
+    """Reports 3 and 4, "model not found": with the settings of `attnlab lab` the widget's state is in the notebook, and
+    that the kernel knows nothing of it is not felt before Verify is pressed. Who saves now loses that state, for
+    JupyterLab keeps only that of live models; the still remains.
+    """
+    name, text = saved
+    reopen(lab, page, name)
+    painted(page)
+    assert (value(page), value(page, "tables L")) == ("5", "5")
+    assert heights_of_stills(page) == [0]
+    before = pictures(page)
+    turn(page, 1)
+    frames(page)
+    assert value(page) == "6"
+    assert not set(pictures(page)) & set(before)
+    page.get_by_role("button", name="Verify").click()
+    assert "needs a running kernel" in page.locator(".al-verify").inner_text()
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    again = json.loads((lab.folder / name).read_text(encoding="utf-8"))
+    (lab.folder / name).write_text(text, encoding="utf-8")
+    assert again["metadata"]["widgets"][WIDGET_STATE]["state"] == {}
+    assert again["cells"][0]["outputs"] == json.loads(text)["cells"][0]["outputs"]
+    shut_down(page)
+
+
+def test_reopened_with_no_kernel_at_all_the_still_stands(lab, page, saved, complaints):
+    """Report 4 again: where no kernel starts, JupyterLab's widgets stay at "Loading widget..."; the still speaks."""
+    name, _ = saved
+    page.route(
+        "**/api/sessions*",
+        lambda route: route.fulfill(status=500, json={}) if route.request.method == "POST" else route.continue_(),
+    )
+    reopen(lab, page, name)
+    still_stands(page)
+    assert page.locator(".attnlab").count() == 0
+    complaints.expect("500 (Internal Server Error)")
+    complaints.expect("Cannot read properties of null (reading 'kernel')")  # from jupyterlab_widgets
+
+
+def test_in_a_plain_jupyterlab_the_still_stands_also_in_a_notebook_that_is_not_trusted(page, complaints):
+    """Reports 3 and 4 in a JupyterLab that saves no widget state: an error line of its own in place of the panel, and
+    below it the still, as the dials were left. In a notebook from elsewhere the sanitizer takes styles, and spares it.
+    """
+    with _lab.jupyterlab(settings=None) as lab:
+        lab.open(page, "saved.ipynb", SHOW)
+        move_and_save(page)
+        notebook = json.loads((lab.folder / "saved.ipynb").read_text(encoding="utf-8"))
+        assert "widgets" not in notebook["metadata"]
+        reopen(lab, page, "saved.ipynb")
+        page.get_by_text("Error displaying widget: model not found").wait_for(timeout=60_000)
+        complaints.expect("widget model not found")
+        still_stands(page)
+        assert page.locator(".attnlab-still style").count() == 1
+        notebook["cells"][0]["source"] = SHOW + "  # by someone else"
+        (lab.folder / "foreign.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+        reopen(lab, page, "foreign.ipynb")
+        still_stands(page)
+        assert page.locator(".attnlab-still style").count() == 0
+        page.goto("about:blank")
+
+
+def test_while_the_panel_lives_its_still_takes_no_space_in_any_frame(lab, notebook):
+    """Report 7, flicker: from its output to the live view, and while it is drawn anew, the still is never seen."""
+    run_cell(notebook, 0)
+    painted(notebook)
+    for _ in range(2):
+        before = still_of(notebook)
+        turn(notebook, 1)
+        redrawn(notebook, before)
+        frames(notebook, 5)
+        # the time that a still waits for its panel is over
+        notebook.evaluate("() => document.getAnimations().forEach((animation) => animation.finish())")
+        frames(notebook, 5)
+    seen = notebook.evaluate("attnlabLedger.stills")
+    assert seen["frames"] > 10
+    assert seen["tallest"] == 0
+
+
+# -- one beside another -----------------------------------------------------------------------------------------------
+
+
+def test_two_panels_keep_apart_and_two_views_of_one_keep_together(lab, open_page):
+    """Report 8, a widget shown twice: a dial moves the views of its own panel and no other, and ids stay unique."""
+    page = open_page(viewport={"width": 1400, "height": 5000})  # Lab lays out what is in sight
+    lab.open(page, "several.ipynb", SHOW, "other = RacePanel(tables=6)\nother", "panel")
+    painted(page, 3)
+    first, other, second = page.locator(".attnlab").all()
+    ids = page.locator(".attnlab [id]").evaluate_all("(all) => all.map((one) => one.id)")
+    assert len(ids) > 20
+    assert page.evaluate("(ids) => ids.every((id) => document.querySelectorAll(`[id='${id}']`).length === 1)", ids)
+    own, others = pictures(first), pictures(other)
+    state = lab.run(page, "print(other.state)")
+    turn(first, 2)
+    page.wait_for_function(
+        "[...document.querySelectorAll('.attnlab')].at(-1).querySelector('[aria-valuetext]').ariaValueText === '5'"
+    )
+    frames(page)
+    assert not set(pictures(first)) & set(own)
+    assert pictures(second) == pictures(first)
+    assert pictures(other) == others
+    turn(second, 1)
+    page.wait_for_function("document.querySelector('.attnlab [aria-valuetext]').ariaValueText === '6'")
+    assert (value(first), value(other), value(second)) == ("6", "3", "6")
+    assert follows(lab, page, "6")
+    assert lab.run(page, "print(other.state)") == state
+    # the stills of both views are drawn anew
+    page.wait_for_function(
+        f"""() => {CURRENT}.content.model.toJSON().cells.map(({{ outputs }}) => outputs[1].data["text/html"])
+            .map((html) => /planes=(\\d+)/.exec(html)?.[1]).join() === "6,3,6" """
+    )
+    shut_down(page)
+
+
+# -- room, frames, memory ---------------------------------------------------------------------------------------------
+
+
+def test_sixty_moves_of_a_drag_never_change_the_height_the_scroll_or_leave_a_canvas_empty(notebook):
+    """Report 7, flicker and a page that jumps: in every frame of a drag all stands where it was, and is painted."""
+    box = slider(notebook, "sharpness β").bounding_box()
+    notebook.evaluate(
+        """() => {
+            const panel = document.querySelector(".attnlab"), canvases = [...panel.querySelectorAll("canvas")];
+            const scroller = document.querySelector(".jp-WindowedPanel-outer");
+            const small = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+            const seen = (window.seen = { frames: 0, places: new Set(), empty: 0, painted: new Set(), stop: false });
+            const { port1, port2 } = new MessageChannel();  // a message from a frame arrives when it is painted
+            port1.onmessage = () => {
+                seen.frames += 1;
+                seen.painted.add(panel.dataset.frames);
+                seen.places.add([panel.getBoundingClientRect().height, scroller.scrollTop, scrollY].join());
+                for (const canvas of canvases) {
+                    small.clearRect(0, 0, 8, 8);
+                    small.drawImage(canvas, 0, 0, 8, 8);
+                    seen.empty += small.getImageData(0, 0, 8, 8).data.every((part) => part === 0);
+                }
+                if (!seen.stop) requestAnimationFrame(() => port2.postMessage(0));
+            };
+            requestAnimationFrame(() => port2.postMessage(0));
+        }"""
+    )
+    y = box["y"] + box["height"] / 2
+    notebook.mouse.move(box["x"] + 5, y)
+    notebook.mouse.down()
+    for number in range(60):
+        notebook.mouse.move(box["x"] + 5 + (number + 1) / 60 * (box["width"] - 10), y)
+    notebook.mouse.up()
+    frames(notebook)
+    seen = notebook.evaluate(
+        """() => {
+            seen.stop = true;
+            return { ...seen, places: [...seen.places], painted: seen.painted.size };
+        }"""
+    )
+    assert seen["painted"] > 20
+    assert seen["frames"] >= seen["painted"]
+    assert len(seen["places"]) == 1
+    assert seen["empty"] == 0
+
+
+def test_five_hundred_updates_leave_the_memory_of_the_page_as_it_was(notebook):
+    """A heap that grows with each update: five hundred moves of a dial, each painted, leave at most 20 MB."""
+    session = notebook.context.new_cdp_session(notebook)
+
+    def heap() -> int:
+        session.send("HeapProfiler.collectGarbage")
+        return session.send("Runtime.getHeapUsage")["usedSize"]
+
+    def moves(count: int) -> int:
+        return notebook.evaluate(
+            """async (count) => {
+                const panel = document.querySelector(".attnlab"), dial = panel.querySelector("[type=range]");
+                const before = Number(panel.dataset.frames);
+                for (let n = 0; n < count; n++) {
+                    dial.value = n % 2 ? dial.min : dial.max;
+                    for (const type of ["input", "change"]) dial.dispatchEvent(new Event(type));
+                    await new Promise(requestAnimationFrame);
+                }
+                return Number(panel.dataset.frames) - before;
+            }""",
+            count,
+        )
+
+    moves(50)
+    before = heap()
+    assert moves(500) >= 500
+    assert heap() - before < 20_000_000
+
+
+def test_five_hundred_states_leave_the_memory_of_the_kernel_as_it_was(lab, notebook):
+    """The same in the kernel: five hundred messages of a browser, each another state, leave at most 20 MB."""
+    count = """
+import copy, gc, psutil
+def grown(count):
+    before = psutil.Process().memory_info().rss
+    for number in range(count):
+        state = copy.deepcopy(panel.state)
+        state["dials"]["seed"] = number % 9999
+        data = {"method": "update", "state": {"state": state}, "buffer_paths": []}
+        panel._handle_msg({"content": {"data": data}, "buffers": []})
+        assert panel.params.seed == number
+    gc.collect()
+    return (psutil.Process().memory_info().rss - before) / 1e6
+grown(50)
+print(grown(500))
+"""
+    assert float(lab.run(notebook, count)) < 20
+
+
+# -- networks and no browser ------------------------------------------------------------------------------------------
+
+
+def test_a_first_notebook_asks_no_other_machine_for_anything(lab, open_page):
+    """Report 12, blank where a CDN is blocked: every request to another machine is refused, and fails this test."""
+    page = open_page(viewport={"width": 1400, "height": 5000})  # Lab lays out what is in sight
+    notebook = nbformat.read(NOTEBOOKS / "00_start_here.ipynb", as_version=4)
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    lab.open(page, "start.ipynb", *cells)
+    results = [output for cell in range(len(cells)) for output in outputs(page, cell)]
+    shown = [output for output in results if WIDGET_VIEW in output.get("data", {})]
+    assert shown
+    painted(page, len(shown))
+    assert "error" not in [output["output_type"] for output in results]
+    turn(page.locator(".attnlab").last, 1)
+    frames(page)
+    shut_down(page)
+
+
+def test_a_panel_hangs_no_execution_without_a_browser(tmp_path, monkeypatch):
+    """Report 27, a widget that waits for its front end: nbclient runs a panel, moves it and verifies it in its time."""
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # the debugger's own remark about frozen modules
+    sources = (SHOW, "panel.turn(planes=4)", "print([report.impl for report in panel.verify()], panel.params.planes)")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute(env=os.environ | {"PYTHONPATH": str(NOTEBOOKS.parent)})
+    (printed,) = notebook.cells[2].outputs
+    assert printed.text == "['numba', 'torch', 'triton'] 4\n"
+    view, still = notebook.cells[0].outputs
+    assert WIDGET_VIEW in view.data
+    assert "A still picture." in still.data["text/html"]
