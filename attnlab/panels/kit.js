@@ -21,6 +21,7 @@ import { checked, defaults } from "./state.js";
 import { cividisGradient, isDark, themes, watchTheme } from "./theme.js";
 import { style } from "./style.js";
 
+const PAPER_DOTS = 3; // paper is finer than a screen
 const SETTLED_MS = 100; // a dial that rests this long was let go; a key that is held sends one state, not thirty a second
 const elements = (parts) => parts.map(({ element }) => element);
 
@@ -68,6 +69,7 @@ function build(element, { panel, spec, languages, template, source, still, state
   let unsaved = 0; // the timer of a state that Python has not heard of
   let announcing = false; // the next numbers are to be spoken
   let theme, font;
+  let dots; // pixels of a canvas on one of the page, where they are not the screen's
 
   // -- elements -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,8 @@ function build(element, { panel, spec, languages, template, source, still, state
   const root = h("div", { className: "attnlab", lang: state.language, role: "region", "aria-label": words.title },
     h("style", {}, style + (still ? `.attnlab-still-${still} { display: none; }` : "")),
     h("div", { className: "al-body" },
-      h("div", { className: "al-title" }, h("b", {}, words.title), h("span", {}, words.subtitle), sharing.element),
+      h("div", { className: "al-title" },
+        h("b", { role: "heading", "aria-level": 1 }, words.title), h("span", {}, words.subtitle), sharing.element),
       h("div", { className: "al-column" },
         h("fieldset", { className: "al-dials", "aria-label": words.kit.dials }, ...elements(dials)),
         badge.element),
@@ -138,6 +141,8 @@ function build(element, { panel, spec, languages, template, source, still, state
 
   function select(part) {
     state = { ...state, selection: { ...state.selection, ...part } };
+    if (part.pin) live.textContent = words.kit.nowPinned(spoken(active.read(part.pin), words));
+    else if (part.pin === null) live.textContent = words.kit.released;
     refresh();
     saveLater();
   }
@@ -223,7 +228,7 @@ function build(element, { panel, spec, languages, template, source, still, state
 
   function paint() {
     const at = hear.at();
-    if (shown) for (const figure of figures) figure.paint(shown, at, theme, font);
+    if (shown) for (const figure of figures) figure.paint(shown, at, theme, font, dots);
     const { pin, view } = state.selection;
     const chosen = figures.find(({ id }) => id === view);
     const reading = (place, first) => place && [first, ...figures].map((each) => each?.read(place)).find(Boolean);
@@ -267,8 +272,14 @@ function build(element, { panel, spec, languages, template, source, still, state
 
   // Paper is white whatever the screen is; a canvas has to be painted for it before the page is taken.
   function onPaper() {
+    dots = PAPER_DOTS;
     dress("light");
     draw();
+  }
+
+  function onScreen() {
+    dots = undefined;
+    recolour();
   }
 
   const sizes = new ResizeObserver((entries) => {
@@ -291,7 +302,7 @@ function build(element, { panel, spec, languages, template, source, still, state
   for (const { canvas } of figures) sizes.observe(canvas);
   const unwatch = watchTheme(recolour);
   addEventListener("beforeprint", onPaper);
-  addEventListener("afterprint", recolour);
+  addEventListener("afterprint", onScreen);
   recolour();
   refresh();
   if (refusal) complain("state", words.kit.refused(refusal));
@@ -324,7 +335,7 @@ function build(element, { panel, spec, languages, template, source, still, state
       sizes.disconnect();
       unwatch();
       removeEventListener("beforeprint", onPaper);
-      removeEventListener("afterprint", recolour);
+      removeEventListener("afterprint", onScreen);
       root.remove();
     },
   };

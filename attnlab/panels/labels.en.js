@@ -7,9 +7,11 @@ export const words = {
   hintPin: "A click or Enter pins it.",
   hintPinned: "Point at another number to see it beside this one.",
   pinned: "pinned, Esc releases",
+  nowPinned: (number) => `Pinned: ${number}`,
+  released: "Released",
   masked: "masked (later key)",
   squareRoot: "colour: square root",
-  andAbove: (number) => `${number} and above`,
+  andAbove: (number) => `≥\u00a0${number}`,
   outside: (name, low, high, typed, used) =>
     `${name} must be a whole number in [${low}, ${high}], got ${typed}; ${used} is used.`,
   nothing: "nothing",

@@ -145,8 +145,9 @@ class Panel(anywidget.AnyWidget):
         """The live view, and after it the still as an output of its own: where the first is dead the second stands."""
         from IPython.display import display
 
-        data, metadata = self._repr_mimebundle_()
-        display(data, metadata=metadata, raw=True)
+        live = self._repr_mimebundle_()
+        assert live is not None  # a panel has a view
+        display(live[0], metadata=live[1], raw=True)
         # one name, so that whoever shows the panel twice has both stills drawn anew
         self._display = display({"text/html": self._still()}, raw=True, display_id=self.still)
 

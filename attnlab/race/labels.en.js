@@ -62,8 +62,7 @@ export const words = {
     title: "Output error",
     source: "Theorem 2, p. 8; conditions pp. 17, 26–27",
     sum: "rms(Ô − O) / ‖V‖, with the first tables of one draw",
-    caption: (speaks, { causal }) =>
-      `rms(*Ô − O*) / ‖*V*‖ against angular. ${speaks ? rate.drawn : causal ? rate.masked : rate.lengths} ${conditions}`,
+    caption: (why) => `rms(*Ô − O*) / ‖*V*‖ against angular. ${rate[why]} ${conditions}`,
     x: "tables L",
     y: "error",
     measured: "measured",

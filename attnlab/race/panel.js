@@ -184,7 +184,8 @@ function error({ views, state, words }) {
   ];
   return {
     title: words.error.title,
-    caption: words.error.caption(speaks, state.dials),
+    caption: words.error.caption(speaks ? "drawn" : state.dials.causal ? "masked" : "lengths"),
+    captions: ["drawn", "masked", "lengths"].map(words.error.caption),
     source: words.error.source,
     headline: here.toPrecision(3),
     x: axis(words.error.x, [tables[0], tables[last]], Array.from(tables, (L) => [L, String(L)]), true),
@@ -226,18 +227,23 @@ function lemma(context) {
   const bars = seen.map((border, n) => {
     return { type: "box", x: [low, border], y: [planes[n] - ROW, planes[n] + ROW], colour: "error", alpha: 0.24 };
   });
+  const edges = seen.map((border, n) => {
+    return { type: "line", x: [border, border], y: bars[n].y, colour: "error", width: 1.5 };
+  });
   const ticks = [[low, `1/${1 / low}`], [0.25, "¼"], [1, "1"], [4, "4"], [high, String(high)]];
   const light = Math.sqrt(every[most - 1] * many[most - 1]); // where only many tables fail, in the uppermost row
   const fails = views.lemma10_large_tables[0] > 0; // the other region lies inside
   return {
     title: words.lemma.title,
     caption: verdict(context),
+    captions: [words.lemma.everyDraw, words.lemma.manyTables, words.lemma.neither],
     source: words.lemma.source,
     alarm: fails,
     x: axis(words.lemma.x, [low, high], ticks, true),
     y: axis(words.lemma.y, [0.5, most + 2.5], every.map((_, n) => [n + 1, String(n + 1)])),
     layers: [
       ...bars,
+      ...edges,
       { type: "dot", x: state.dials.sharpness, y: state.dials.planes, colour: fails ? "error" : "ink", size: 5 },
       { type: "line", x: [light, light], y: [most + ROW, most + 1.6], colour: "error", width: 1 },
       label(words.lemma.every, [low, most + 0.75], "errorText"),

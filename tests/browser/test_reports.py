@@ -527,8 +527,9 @@ def test_in_a_plain_jupyterlab_the_still_stands_also_in_a_notebook_that_is_not_t
 
 def test_while_the_panel_lives_its_still_takes_no_space_in_any_frame(lab, notebook):
     """Report 7, flicker: from its output to the live view, and while it is drawn anew, the still is never seen."""
-    run_cell(notebook, 0)
-    painted(notebook)
+    for _ in range(4):
+        run_cell(notebook, 0)
+        painted(notebook)
     for _ in range(2):
         before = still_of(notebook)
         turn(notebook, 1)
@@ -627,9 +628,10 @@ def test_five_hundred_updates_leave_the_memory_of_the_page_as_it_was(notebook):
     """A heap that grows with each update: five hundred moves of a dial, each painted, leave at most 20 MB."""
     session = notebook.context.new_cdp_session(notebook)
 
-    def heap() -> int:
+    def heap() -> float:
         session.send("HeapProfiler.collectGarbage")
-        return session.send("Runtime.getHeapUsage")["usedSize"]
+        used = session.send("Runtime.getHeapUsage")
+        return used["usedSize"] + used["backingStorageSize"]  # typed arrays lie beside the heap
 
     def moves(count: int) -> int:
         return notebook.evaluate(

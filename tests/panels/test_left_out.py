@@ -20,7 +20,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def test_what_is_missing_is_said_in_one_line_each_and_the_rest_runs():
-    done = run(*(str(TESTS / path) for path in ("browser/test_race_panel.py", "panels/test_javascript.py", "panels/test_state.py")))
+    files = ("browser/test_race_panel.py", "panels/test_javascript.py", "panels/test_state.py")
+    done = run(*(str(TESTS / path) for path in files))
     assert done.returncode == 0, done.stdout
     for word in ("Chromium", "Node"):
         [line] = [line for line in done.stdout.splitlines() if word in line]
@@ -35,7 +36,9 @@ def test_who_asks_for_no_browser_test_hears_nothing_of_chromium():
     assert "Chromium" not in done.stdout
 
 
-@pytest.mark.parametrize(("file", "some"), [("browser/test_race_panel.py", "dark_page"), ("panels/test_javascript.py", "bundled")])
+@pytest.mark.parametrize(
+    ("file", "some"), [("browser/test_race_panel.py", "dark_page"), ("panels/test_javascript.py", "bundled")]
+)
 def test_in_continuous_integration_it_is_a_failure(file, some):
     done = run("-k", some, str(TESTS / file), CI="true")
     assert done.returncode == 1
