@@ -19,7 +19,6 @@ export function render(mount, { model, el }, source) {
     },
     verify(state) {
       if (!heard()) throw unheard();
-      host.save(state); // so that `params` are what was verified, also where no slider was let go
       model.send({ kind: "verify", state });
     },
   };

@@ -16,7 +16,7 @@ No Node is needed; in return the sources keep to a small grammar, one line each,
     export class Name {
     export const name = ...
 
-Comment lines and indentation are dropped, in template literals too. The words of a language are two files, the kit's
+Comments and indentation are dropped, in template literals too. The words of a language are two files, the kit's
 labels.CODE.js and the mechanism's; every language that has both comes along.
 """
 
@@ -34,6 +34,8 @@ NAME = r"[A-Za-z_$][\w$]*"
 IMPORT = re.compile(rf'import \{{ ((?:{NAME}(?: as {NAME})?, )*{NAME}(?: as {NAME})?) \}} from "(\.\.?/[\w./-]+\.js)";')
 EXPORT = re.compile(rf"export ((?:(?:async )?function|class|const) ({NAME})\b.*)")
 FORBIDDEN = re.compile(r"^\s*(?:import|export)\b|\bimport\s*[(.]|</script|<!--", re.IGNORECASE)
+
+COMMENT = re.compile(r"""(?<=[;{}(),\]]) +// [^"'`]*$""")  # behind code; one with a quote in it stays, it may be no comment
 
 # What anywidget runs: the text is unpacked in the browser, since all of it travels with each panel and each saved
 # notebook. Compression makes it a third.
@@ -143,10 +145,10 @@ def _collect(path: Path, package: Path, modules: dict[Path, _Module], importers:
             body.append(f"const {{ {', '.join(': '.join(name) for name in names)} }} = {modules[source].name};")
         elif match := EXPORT.fullmatch(line):
             exports.append(match[2])
-            body.append(match[1])
+            body.append(COMMENT.sub("", match[1]))
         elif FORBIDDEN.search(line):
             raise BundleError(f"{here}: outside the grammar of attnlab/panels/bundle.py: {line.strip()}")
-        elif (text := line.strip()) and not text.startswith("//"):
+        elif (text := COMMENT.sub("", line).strip()) and not text.startswith("//"):
             body.append(text)
     if not path.is_relative_to(package):
         raise BundleError(f"{path} lies outside {package}")

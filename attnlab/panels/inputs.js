@@ -79,6 +79,21 @@ export function missing(state, data, spec) {
   return data?.input !== state.dials.input || data.tokens.length < state.dials.tokens;
 }
 
+// What is said meanwhile.
+export function awaited({ kit }, { dials }, data, python) {
+  if (python) return kit.waiting(dials.input);
+  return data?.input === dials.input ? kit.tooFew(data.tokens.length, dials.input) : kit.needsKernel(dials.input);
+}
+
+// What a state needs of the data at hand: of a real head the shortest window that holds all tokens, as in inputs.py.
+export function needed({ dials }, data, { inputs }) {
+  if (!inputs || dials.input === inputs.toy) return null;
+  let size = inputs.shortest_window;
+  while (size < dials.tokens) size *= 2;
+  const rows = ({ buffer, byteOffset }) => new Uint8Array(buffer, byteOffset, 2 * size * data.width);
+  return { ...data, tokens: data.tokens.slice(0, size), q: rows(data.q), k: rows(data.k), v: rows(data.v) };
+}
+
 // The dials that mean nothing beside a real head: why, and the value in force.
 export function overridden(state, words, spec) {
   if (!spec.inputs || isToy(state, spec)) return {};

@@ -12,7 +12,7 @@
 import { createBadge } from "./badge.js";
 import { control, h } from "./dom.js";
 import { createFigure } from "./figure.js";
-import { missing, offered, overridden } from "./inputs.js";
+import { awaited, missing, offered, overridden } from "./inputs.js";
 import { fragment, fromFragment } from "./link.js";
 import { step } from "./numbers.js";
 import { createNumbers, createReadout, spoken } from "./readout.js";
@@ -22,8 +22,10 @@ import { cividisGradient, isDark, themes, watchTheme } from "./theme.js";
 import { style } from "./style.js";
 
 const PAPER_DOTS = 3; // paper is finer than a screen
-const SETTLED_MS = 100; // a dial that rests this long was let go; a key that is held sends one state, not thirty a second
+const SETTLED_MS = 100; // from letting go to telling Python: a key that is held sends one state, not thirty a second
 const elements = (parts) => parts.map(({ element }) => element);
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const sorted = (place) => place && Object.entries(place).sort(); // a place is the same in whatever order its axes stand
 
 // Show a panel inside `element`. Options: { panel, spec, languages, template } from the bundle, `source` its text, and
 // { state, data, still, host = { python, save(state, link), verify(state), address() } } from whoever shows it; `python`
@@ -57,6 +59,7 @@ function build(element, { panel, spec, languages, template, source, still, state
   } catch (error) {
     refusal = error.message;
   }
+  let agreed = state; // what the host knows
   const words = languages[state.language];
   const compute = panel.computer(spec);
   const kept = step(); // the views stay the same objects until a dial or the data change
@@ -90,7 +93,8 @@ function build(element, { panel, spec, languages, template, source, still, state
       live.textContent = spoken(figure.read(at), words);
     },
     pin() {
-      const again = JSON.stringify(pointer) === JSON.stringify(state.selection.pin);
+      const { pin, view } = state.selection;
+      const again = same(sorted(pointer), sorted(pin)) && active.id === view;
       select(again || !pointer ? { pin: null } : { pin: pointer, view: active.id });
     },
     choose: (option, name) => select({ [option]: name }),
@@ -100,7 +104,7 @@ function build(element, { panel, spec, languages, template, source, still, state
     complain("python", "");
     if (!host.verify) return words.kit.verifyNeedsKernel;
     try {
-      clearTimeout(unsaved);
+      save(); // so that `params` are what was verified, also where no slider was let go
       host.verify(state);
       return "";
     } catch (error) {
@@ -114,7 +118,7 @@ function build(element, { panel, spec, languages, template, source, still, state
     source: source && template ? { text: source, template } : null,
     now: () => ({ state, data }),
     address: () => host.address?.() ?? "",
-    speak: (language) => show({ ...state, language }),
+    speak: (language) => take({ ...state, language }),
   });
   const readout = createReadout(words, () => select({ pin: null }));
   const numbers = createNumbers(words, spec, figures, (view) => select({ view }), schedule);
@@ -137,6 +141,7 @@ function build(element, { panel, spec, languages, template, source, still, state
   function turn(name, value) {
     state = { ...state, dials: { ...state.dials, [name]: value } };
     refresh();
+    if (host.python && missing(state, data, spec)) saveLater(); // what Python has to send is asked for on the way
   }
 
   function select(part) {
@@ -163,6 +168,7 @@ function build(element, { panel, spec, languages, template, source, still, state
     clearTimeout(unsaved);
     unsaved = 0;
     try {
+      agreed = state;
       host.save?.(state, fragment(state, spec));
       complain("unsaved", "");
     } catch (error) {
@@ -176,7 +182,7 @@ function build(element, { panel, spec, languages, template, source, still, state
     for (const dial of dials) {
       dial.set(state.dials[dial.name]);
       dial.disable(off[dial.name]);
-      dial.offer?.((choice) => host.python || !spec.inputs || offered(choice, data, spec));
+      if (dial.name === "input") dial.offer((choice) => host.python || offered(choice, data, spec));
     }
     for (const figure of figures) figure.choose(state.selection);
     badge.follow(state.dials);
@@ -184,16 +190,30 @@ function build(element, { panel, spec, languages, template, source, still, state
     schedule();
   }
 
-  // Take a state from outside: whole, or not at all.
+  // A state from the host, which may not have heard yet of what the reader has set meanwhile: that stays.
   function show(next) {
+    if (!whole(next)) return;
+    const ours = (now, before, theirs) =>
+      Object.fromEntries(Object.keys(theirs).map((name) => [name, (same(now[name], before[name]) ? theirs : now)[name]]));
+    const [dials, selection] = ["dials", "selection"].map((part) => ours(state[part], agreed[part], next[part]));
+    agreed = next;
+    take({ ...next, dials, selection });
+  }
+
+  // A state is taken whole, or not at all.
+  function whole(next) {
     try {
       checked(next, spec);
       complain("state", "");
+      return true;
     } catch (error) {
       complain("state", words.kit.refused(error.message));
-      return;
+      return false;
     }
-    if (JSON.stringify(next) === JSON.stringify(state)) return;
+  }
+
+  function take(next) {
+    if (same(next, state)) return;
     const rebuilt = next.language !== state.language;
     state = next;
     if (rebuilt) save();
@@ -216,6 +236,8 @@ function build(element, { panel, spec, languages, template, source, still, state
         shown = { state, data, views: kept([state.dials, data], () => compute(state, data)), spec, words };
         stale = false;
       }
+      if (shown) shown.state = { ...shown.state, selection: state.selection }; // a pin moves while data are awaited
+      root.classList.toggle("al-waiting", stale);
       paint();
       if (announcing && !stale) live.textContent = panel.summary?.(shown) ?? headlines();
       announcing &&= stale;
@@ -232,9 +254,8 @@ function build(element, { panel, spec, languages, template, source, still, state
     const { pin, view } = state.selection;
     const chosen = figures.find(({ id }) => id === view);
     const reading = (place, first) => place && [first, ...figures].map((each) => each?.read(place)).find(Boolean);
-    const waiting = host.python ? words.kit.waiting : words.kit.needsKernel;
     readout.show({
-      waiting: stale && waiting(state.dials.input),
+      waiting: stale && awaited(words, state, data, host.python),
       pinned: reading(pin, chosen),
       pointed: reading(pointer, active),
     });
@@ -311,7 +332,8 @@ function build(element, { panel, spec, languages, template, source, still, state
     show,
     open(link) {
       try {
-        show(fromFragment(link, spec));
+        take(fromFragment(link, spec));
+        complain("state", "");
       } catch (error) {
         complain("state", words.kit.refused(error.message));
       }

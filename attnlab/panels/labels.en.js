@@ -1,5 +1,6 @@
 // The kit's own words, `words.kit` beside the words of a mechanism. Another language is another file of these keys here,
-// and one beside each panel.js.
+// and one beside each panel.js. In English whatever the language: the sentence of a refused state or link, the still, and
+// the names of dials that `dialLabels` leaves out.
 export const words = {
   language: "English",
   languages: "Language",
@@ -17,6 +18,7 @@ export const words = {
   nothing: "nothing",
   waiting: (input) => `Waiting for ${input} from Python …`,
   needsKernel: (input) => `Python sends ${input}: open this panel in a notebook, or choose toy input.`,
+  tooFew: (tokens, input) => `This page holds ${tokens} tokens of ${input}: choose fewer, or open this panel in a notebook.`,
   choices: { toy: "toy: four clusters" },
   query: "query",
   key: "key",
@@ -39,7 +41,7 @@ export const words = {
   pythonAbout: "The call that rebuilds this panel in a notebook",
   savePage: "Save as a page",
   saveAbout: "One HTML file with this panel: opens anywhere, asks nothing of a network",
-  saved: (name) => `Saved as ${name}.`,
+  saved: (name) => `Handed ${name} to the browser.`,
   copied: "Copied.",
   byHand: "Press Ctrl+C (⌘C) to copy, Esc to close.",
   unsaved: (message) => `Python does not follow: no running kernel takes the dials (${message}).`,

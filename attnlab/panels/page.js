@@ -15,7 +15,8 @@ export function start(mount) {
     data,
     source: text.slice(0, text.lastIndexOf(START)).trim() + "\n",
     host: {
-      address: () => location.href.split("#")[0],
+      // a page without an address of its own, as in a frame of srcdoc, has links like a notebook's
+      address: () => (/^(about|blob|data):/.test(location.href) ? "" : location.href.split("#")[0]),
       // The address follows, so that a reload and a bookmark keep what is on the screen; with it goes the sentence about
       // a link that was refused.
       save(_, link) {

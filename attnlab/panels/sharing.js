@@ -1,6 +1,6 @@
 // The ways out of a panel: a link that restores its state, a call that rebuilds it in Python, a page of its own.
 import { copy, h, ownKeys } from "./dom.js";
-import { missing } from "./inputs.js";
+import { awaited, missing, needed } from "./inputs.js";
 import { call, fragment } from "./link.js";
 
 // Bytes of a DataView or typed array as base64, in parts that a call's arguments can hold.
@@ -12,15 +12,6 @@ function base64({ buffer, byteOffset, byteLength }) {
 }
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
-
-// What a state needs of the data at hand, as inputs.py cuts it: of a real head the shortest window that holds all tokens.
-function needed({ dials }, data, { inputs }) {
-  if (!inputs || dials.input === inputs.toy) return null;
-  let size = inputs.shortest_window;
-  while (size < dials.tokens) size *= 2;
-  const rows = ({ buffer, byteOffset }) => new Uint8Array(buffer, byteOffset, 2 * size * data.width);
-  return { ...data, tokens: data.tokens.slice(0, size), q: rows(data.q), k: rows(data.k), v: rows(data.v) };
-}
 
 // The panel as one HTML file: attnlab/panels/export.py writes the same one.
 export function page({ text, template }, { state, data }, spec) {
@@ -51,7 +42,7 @@ export function createSharing({ words, spec, languages, source, now, address, sp
   }
   function save() {
     const { state, data } = now();
-    if (spec.inputs && missing(state, data, spec)) return say(kit.needsKernel(state.dials.input));
+    if (missing(state, data, spec)) return say(awaited(words, state, data, false));
     const url = URL.createObjectURL(new Blob([page(source, { state, data }, spec)], { type: "text/html" }));
     h("a", { href: url, download: `${spec.mechanism}.html` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60_000);

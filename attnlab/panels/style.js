@@ -65,6 +65,7 @@ export const style = `
 .attnlab figure.al-third { grid-column: span 2; }
 .al-head { display: flex; align-items: center; gap: 12px; min-height: 26px; white-space: nowrap; }
 .al-head b { flex: 1; font-weight: 600; overflow: hidden; text-overflow: ellipsis; }
+.al-waiting canvas { opacity: .4; }
 .al-source { color: var(--al-ink); }
 .attnlab canvas { display: block; width: 100%; touch-action: manipulation; cursor: crosshair; }
 .al-heatmap canvas { aspect-ratio: 1; }

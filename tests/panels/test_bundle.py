@@ -15,7 +15,7 @@ START = "export const start = (mount) => mount(null);\n"
 WORDS = 'export const words = { hello: "hello" };\n'
 TEMPLATE = "<title>{{title}}</title><script>{{module}}</script>\n"
 PANEL = 'import { double as twice } from "../panels/sums.js";\nexport const panel = { four: twice(2) };\n'
-SUMS = "// a comment that is dropped\nexport const double = (x) => 2 * x;\n"
+SUMS = "// a comment that is dropped\nexport const double = (x) => 2 * x; // and another\nconst url = \"a; // b\";\n"
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_every_module_is_a_function_scope_after_what_it_imports(package):
     assert "const { double: twice } = panels_sums;" in text
     assert "return { double };" in text
     assert "comment that is dropped" not in text
+    assert "and another" not in text
+    assert 'const url = "a; // b";' in text  # no comment
 
 
 def test_no_import_and_no_unfinished_export_is_left(package):
