@@ -71,7 +71,7 @@
   }
 
   let answer = null; // to the event that `arm` waits for
-  let drag = null;
+  let track = null;
 
   window.attnlabStopwatch = {
     // The ms from now to the frame in which a panel that `run` brings has something in each of its figures.
@@ -104,8 +104,9 @@
     },
     latencies: () => answer,
 
-    // From here to `endDrag`, every pointer event that moves a slider is timed to the end of the frame that follows it.
-    async startDrag() {
+    // From here to `endTrack`, every event of this type, "input" of a slider or "pointermove" over a heatmap, is timed to
+    // the end of the frame that follows it. An input counts from the pointer event that moved the slider.
+    async startTrack(type) {
       const [panel] = panels();
       await settled(panel);
       const before = framesOf(panel);
@@ -116,7 +117,10 @@
       const listening = new AbortController();
       const options = { capture: true, signal: listening.signal };
       window.addEventListener("pointermove", ({ timeStamp }) => (pointed = timeStamp), options);
-      window.addEventListener("input", () => pending.push(pointed), options);
+      const take = ({ target }) => {
+        if (type === "input" || target.closest(".al-heatmap canvas")) pending.push(pointed);
+      };
+      window.addEventListener(type, take, options);
 
       async function record() {
         for (let frames = before; !over; frames = framesOf(panel)) {
@@ -127,7 +131,7 @@
         }
       }
       const recorded = record();
-      drag = async () => {
+      track = async () => {
         await settled(panel);
         over = true;
         await recorded;
@@ -135,6 +139,6 @@
         return { latencies, lost: pending.length, frames: framesOf(panel) - before };
       };
     },
-    endDrag: () => drag(),
+    endTrack: () => track(),
   };
 }

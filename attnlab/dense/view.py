@@ -6,7 +6,6 @@ effective [T]                      exp(entropy) of each query's weights: by how 
 kept, kept_even [T]                mean share of the mass on a query's 1, 2, ..., T heaviest keys; if all weighed alike
 """
 
-from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,7 @@ def data(params: SoftmaxParams) -> dict[str, Any] | None:
 
 def still(params: SoftmaxParams) -> dict[str, Any]:
     """The pictures and numbers that stand where nothing is live; `attnlab.panels.still.html` shows them."""
-    views, letters = compute(params), {entry.name: entry.metadata for entry in fields(SoftmaxParams)}
-    places = 1.0 + np.arange(params.tokens)
+    views, places = compute(params), 1.0 + np.arange(params.tokens)
     telling = views["weights"][1:] if params.causal else views["weights"]  # where causal, the first query has one key
     spread = {"keys in effect": views["effective"], "keys seen": views["seen"]}
     kept = {"these weights": views["kept"], "all keys alike": views["kept_even"]}
@@ -59,10 +57,6 @@ def still(params: SoftmaxParams) -> dict[str, Any]:
             Curve("Heaviest keys", places, kept, log_x=True, x_name="keys kept", y_name="share of the mass"),
         ],
         "numbers": [
-            *(
-                (f"{letters[name]['label']} {letters[name]['paper']}".strip(), str(value))
-                for name, value in asdict(params).items()
-            ),
             ("keys in effect, mean over queries", f"{views['effective'].mean():.6g}"),
             ("mean share of the mass on the heaviest key", f"{views['kept'][0]:.6g}"),
         ],

@@ -11,4 +11,4 @@ __all__ = ["SoftmaxPanel"]
 class SoftmaxPanel(Panel):
     """Softmax attention, dials as keyword arguments: `SoftmaxPanel(temperature=0.5, input="layer 9, head 1")`."""
 
-    view: ClassVar = dense_view
+    room: ClassVar = dense_view

@@ -7,7 +7,7 @@ export function render(mount, { model, el }, source) {
   let connected = !restored;
   const disconnect = () => (connected = false);
   const heard = () => connected && model.widget_manager?.kernel === kernel && kernel?.status !== "dead";
-  const unheard = () => new Error("run this cell again");
+  const unheard = () => new Error("no kernel hears this panel"); // the kit says what to do
   const host = {
     get python() {
       return heard();

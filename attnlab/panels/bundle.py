@@ -35,10 +35,10 @@ IMPORT = re.compile(rf'import \{{ ((?:{NAME}(?: as {NAME})?, )*{NAME}(?: as {NAM
 EXPORT = re.compile(rf"export ((?:(?:async )?function|class|const) ({NAME})\b.*)")
 FORBIDDEN = re.compile(r"^\s*(?:import|export)\b|\bimport\s*[(.]|</script|<!--", re.IGNORECASE)
 
-COMMENT = re.compile(r"""(?<=[;{}(),\]]) +// [^"'`]*$""")  # behind code; one with a quote in it stays, it may be no comment
+COMMENT = re.compile(r"""(?<=[;{}(),\]]) +// [^"'`]*$""")  # behind code; with a quote in it, it may be none, and stays
 
 # What anywidget runs: the text is unpacked in the browser, since all of it travels with each panel and each saved
-# notebook. Compression makes it a third.
+# notebook. Compressed, and spelt in base64 again, it is some 0.4 of that.
 LOADER = """\
 const packed = "{packed}";
 const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));

@@ -89,19 +89,18 @@ function slider({ dial, id, name, move, release }) {
 }
 
 // A slider counts steps. Whole numbers: one each; a logarithmic dial: eight from each number to its double, in three
-// digits.
+// digits; any other: a hundred, without the last digits of a sum of doubles. Both ends are the dial's own numbers.
 export function steps({ kind, low, high, scale }) {
+  const ends = (count, between) => (step) => (step <= 0 ? low : step >= count ? high : between(step));
   if (scale === "log") {
     const count = Math.round(8 * Math.log2(high / low));
-    const value = (step) => (step <= 0 ? low : step >= count ? high : Number((low * 2 ** (step / 8)).toPrecision(3)));
+    const value = ends(count, (step) => Number((low * 2 ** (step / 8)).toPrecision(3)));
     return { count, value, place: (number) => Math.round(8 * Math.log2(number / low)) };
   }
   const size = kind === "whole" ? 1 : (high - low) / 100;
-  return {
-    count: Math.round((high - low) / size),
-    value: (step) => low + step * size,
-    place: (number) => Math.round((number - low) / size),
-  };
+  const count = Math.round((high - low) / size);
+  const value = ends(count, (step) => Number((low + step * size).toPrecision(12)));
+  return { count, value, place: (number) => Math.round((number - low) / size) };
 }
 
 const nameOf = (choice, words) => words.choices?.[choice] ?? words.kit.choices[choice] ?? choice;

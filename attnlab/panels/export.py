@@ -20,7 +20,7 @@ from attnlab.panels import still as stills
 from attnlab.panels.bundle import PACKAGE
 from attnlab.panels.state import checked, defaults
 
-__all__ = ["page", "setting", "still", "write"]
+__all__ = ["contents", "page", "setting", "still", "write"]
 
 MARK = '<meta name="generator" content="attnlab">'
 
@@ -63,11 +63,16 @@ def _ours(path: Path) -> bool:
 
 def still(mechanism: str, state: dict[str, Any], *, id: str) -> str:
     """A static picture and table of a state, as HTML that needs neither script nor style sheet."""
+    return stills.html(id=id, call=link.call(state, panels.spec(mechanism)), **contents(mechanism, state))
+
+
+def contents(mechanism: str, state: dict[str, Any]) -> dict[str, Any]:
+    """What a still of this state holds: title, source, pictures, and as numbers the dials and what came of them."""
     spec, view = panels.spec(mechanism), panels.view(mechanism)
     dials = checked(state, spec)["dials"]
     shown = view.still(view.PARAMS(**dials))
     named = [(f"{dial['label']} {dial['paper']}".strip(), str(dials[dial["name"]])) for dial in spec["dials"]]
-    return stills.html(id=id, call=link.call(state, spec), **shown | {"numbers": [*named, *shown["numbers"]]})
+    return shown | {"numbers": [*named, *shown["numbers"]]}
 
 
 def setting(mechanism: str, assignments: Sequence[str] = (), address: str | None = None) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 import { choices, h, ownKeys, setRich } from "./dom.js";
 import { short } from "./numbers.js";
 import { cellTable, cellUnder, chart, heatmaps, nextCell, nextPoint, pointTable, pointUnder, readCell } from "./paint.js";
+import { isSigned } from "./paint.js";
+import { instead } from "./readout.js";
+import { signedGradient } from "./theme.js";
 
 const kinds = {
   heatmap: { paint: heatmaps, under: cellUnder, next: nextCell, read: readCell, table: cellTable },
@@ -11,7 +14,7 @@ const kinds = {
 // A picture's `captions`, where it has them, are all that its caption may say: room is kept for the longest.
 // hear = { at(), look(at or null, figure), move(at, figure), pin(), choose(option, name) }
 // Returns { id, element, canvas, resize(width, height), paint(context, at, theme, font, ratio), read(at), table(at),
-// headline(), choose(selection) }.
+// headline(), choose(selection), remove() }.
 export function createFigure({ id, kind, wide, option, picture }, spec, words, hear) {
   const { paint, under, next, read, table } = kinds[kind];
   const canvas = ownKeys(h("canvas", { tabIndex: 0, role: "application" }));
@@ -20,8 +23,8 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
   const said = h("span");
   const caption = h("span", { className: "al-caption" }, said);
   const source = h("span", { className: "al-source" });
-  const [low, high, how] = [h("span", {}, "0"), h("span"), h("span")];
-  const scale = h("span", { className: "al-scale" }, low, h("b"), high, how);
+  const [low, bar, high, how] = ["span", "b", "span", "span"].map((tag) => h(tag));
+  const scale = h("span", { className: "al-scale" }, low, bar, high, how);
   const head = h("div", { className: "al-head" }, title, value);
   const pick = option && choices(words.options[option], spec.options[option], (name) => hear.choose(option, name));
   if (pick) head.append(pick.element);
@@ -30,6 +33,18 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
   let shown = null; // the picture on the canvas
   let geometry = null;
   let size = null;
+  let spare = {}; // what painting keeps from one frame to the next
+
+  // The ends of the scale, and between them its part of all colours.
+  function measure({ min = 0, max, root, above, below, ...more }) {
+    const [least, most] = [min, max].map((end) => short(end, 3));
+    low.textContent = below ? words.kit.andBelow(least) : least;
+    high.textContent = above ? words.kit.andAbove(most) : most;
+    how.textContent = root ? words.kit.squareRoot : "";
+    const whole = (200 * Math.max(max, -min)) / (max - min || 1);
+    const part = `${max < -min ? "left" : "right"} / ${whole}% 100% ${signedGradient}`;
+    bar.style.background = isSigned({ min, ...more }) ? part : "";
+  }
 
   const figure = {
     id,
@@ -51,10 +66,11 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, size.width, size.height);
       ctx.font = font;
-      geometry = paint(ctx, { ...size, ratio, theme }, shown, at, context.state.selection.pin);
+      geometry = paint(ctx, { ...size, ratio, theme, spare }, shown, at, context.state.selection.pin);
       const reading = read(shown, at);
       setRich(title, shown.title);
-      setRich(value, reading?.masked ? "–" : reading?.value === undefined ? (shown.headline ?? "") : short(reading.value));
+      const none = reading && instead(reading, words);
+      setRich(value, none ? "–" : reading?.value === undefined ? (shown.headline ?? "") : short(reading.value));
       setRich(said, shown.caption);
       (shown.captions ?? []).forEach((words, n) => {
         setRich(caption.children[n + 1] ?? caption.appendChild(h("span", { className: "al-spare" })), words);
@@ -62,12 +78,14 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
       setRich(source, shown.source);
       caption.classList.toggle("al-alarm", shown.alarm === true);
       scale.hidden = !shown.scale;
-      if (shown.scale) {
-        const most = short(shown.scale.max, 3);
-        high.textContent = shown.scale.above ? words.kit.andAbove(most) : most;
-        how.textContent = shown.scale.root ? words.kit.squareRoot : "";
-      }
+      if (shown.scale) measure(shown.scale);
       canvas.setAttribute("aria-label", words.kit[kind](title.textContent));
+    },
+    // give back what is large, though someone may keep the panel's handle
+    remove() {
+      spare = {};
+      shown = null;
+      canvas.width = canvas.height = 0;
     },
   };
 
@@ -76,13 +94,15 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
     const box = canvas.getBoundingClientRect();
     hear.look(under(geometry, shown, event.clientX - box.left, event.clientY - box.top), figure);
   };
+  let touched = false; // a click does not say in every browser what clicked
+  canvas.addEventListener("pointerdown", ({ pointerType }) => (touched = pointerType === "touch"));
   canvas.addEventListener("pointermove", point);
   canvas.addEventListener("pointerleave", () => hear.look(null, figure));
   canvas.addEventListener("blur", () => hear.look(null, figure));
   canvas.addEventListener("click", (event) => {
     point(event);
     hear.pin();
-    if (event.pointerType === "touch") hear.look(null, figure); // a finger does not hover
+    if (touched) hear.look(null, figure); // a finger does not hover
   });
   canvas.addEventListener("keydown", (event) => {
     const target = shown && next(shown, hear.at(), event.key);

@@ -107,8 +107,8 @@ function build(element, { panel, spec, languages, template, source, still, state
       save(); // so that `params` are what was verified, also where no slider was let go
       host.verify(state);
       return "";
-    } catch (error) {
-      return words.kit.unsent(error.message);
+    } catch {
+      return words.kit.unsent;
     }
   });
   const sharing = createSharing({
@@ -171,8 +171,8 @@ function build(element, { panel, spec, languages, template, source, still, state
       agreed = state;
       host.save?.(state, fragment(state, spec));
       complain("unsaved", "");
-    } catch (error) {
-      complain("unsaved", words.kit.unsaved(error.message));
+    } catch {
+      complain("unsaved", words.kit.unsaved);
     }
   }
 

@@ -23,6 +23,13 @@ export function largest(array) {
   return most;
 }
 
+// The smallest number, or 0 where there is none below.
+export function least(array) {
+  let low = 0;
+  for (let i = 0; i < array.length; i++) if (array[i] < low) low = array[i];
+  return low;
+}
+
 // A step of a computation that keeps its last result: step(key, make) calls make() only where a part of the key has
 // changed.
 export function step() {

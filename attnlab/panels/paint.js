@@ -1,7 +1,8 @@
 // Painting on a canvas: heatmaps as small multiples, and charts. Nothing here computes; a picture is data (see
 // pictures.js). Painting returns where things lie, so that the number under the pointer can be told. `at` holds
-// coordinates by axis, such as { query: 3, key: 5 }: what is in focus; `pin` the same or null: what is pinned.
-import { cividis } from "./theme.js";
+// coordinates by axis, such as { query: 3, key: 5 }: what is in focus; `pin` the same or null: what is pinned. `spare`
+// is an object of the figure's own, in which one frame leaves a canvas and an array to the next.
+import { cividis, signed } from "./theme.js";
 
 function write(ctx, words, x, y, colour, align = "left", base = "alphabetic") {
   ctx.fillStyle = colour;
@@ -44,46 +45,104 @@ function arrange({ tiles, square, bars }, width, height) {
   }));
 }
 
-const stamps = []; // small canvases that are drawn onto the large ones: cells as pixels, and clouds of points
-
-function stampOf(n, width, height) {
-  const canvas = (stamps[n] ??= document.createElement("canvas"));
+// A small canvas that is drawn onto the large one: cells as pixels, or a cloud of points.
+function stampOf(spare, width, height) {
+  const canvas = (spare.canvas ??= document.createElement("canvas"));
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   return canvas.getContext("2d", { willReadFrequently: true });
 }
 
-function paintCells(ctx, frame, { array, rows, columns, step, scale }, ratio) {
-  const pen = stampOf(0, columns, rows);
-  const image = pen.createImageData(columns, rows);
-  const pixels = new Uint32Array(image.data.buffer);
-  const gain = scale.max > 0 ? 1 / scale.max : 0;
-  for (let r = 0, at = 0; r < rows; r++) {
-    for (let c = 0, from = frame.tile.offset + r * step.row; c < columns; c++, at++, from += step.column) {
-      const part = Math.min(array[from] * gain, 1);
-      pixels[at] = cividis[(255 * (scale.root ? Math.sqrt(part) : part) + 0.5) | 0];
+export const isSigned = ({ min = 0, diverging = min < 0 }) => diverging;
+
+// The numbers' colours as words of an ImageData; 0 for NaN, which has none.
+function colour(pixels, numbers, scale) {
+  const { min = 0, max, root } = scale;
+  const far = isSigned(scale);
+  const [colours, zero, low] = far ? [signed, 255, 0] : [cividis, 0, min];
+  const gain = 1 / ((far ? Math.max(max, -min) : max - min) || 1);
+  const foot = far ? -1 : 0;
+  for (let i = 0; i < numbers.length; i++) {
+    const part = Math.max(Math.min((numbers[i] - low) * gain, 1), foot);
+    const bent = root ? Math.sign(part) * Math.sqrt(Math.abs(part)) : part;
+    pixels[i] = part === part ? colours[(zero + 255 * bent + 0.5) | 0] : 0;
+  }
+}
+
+// The numbers of a tile at most `wide` across and `high` down: of those that share a pixel the largest, or of both
+// signs the farthest from zero; blended, one large number among small ones would be lost. NaN only where all are.
+function thinned({ array, rows, columns, step, scale }, offset, wide, high) {
+  const kept = new Float64Array(wide * high).fill(NaN);
+  const best = new Float64Array(wide * high).fill(-Infinity);
+  const far = isSigned(scale);
+  const along = (size, fit, by, step) => {
+    return { size, step, places: Int32Array.from({ length: size }, (_, n) => by * Math.floor((n * fit) / size)) };
+  };
+  const axes = [along(rows, high, wide, step.row), along(columns, wide, 1, step.column)];
+  const [outer, inner] = axes.sort((a, b) => b.step - a.step); // as the numbers lie in memory
+  const { size, places } = inner;
+  for (let o = 0; o < outer.size; o++) {
+    const start = outer.places[o];
+    for (let i = 0, from = offset + o * outer.step; i < size; i++, from += inner.step) {
+      const number = array[from];
+      const weight = far ? Math.abs(number) : number;
+      const at = start + places[i];
+      if (!(weight > best[at])) continue;
+      best[at] = weight;
+      kept[at] = number;
     }
   }
+  return kept;
+}
+
+// Where there is no number the page shows through, hatched.
+function hatch(ctx, { x, y, width, height }, theme) {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(x, y, width, height);
+  ctx.clip();
+  ctx.beginPath();
+  for (let d = -height; d < width; d += 5) {
+    ctx.moveTo(x + d, y + height);
+    ctx.lineTo(x + d + height, y);
+  }
+  ctx.lineWidth = 1;
+  ctx.strokeStyle = theme.edge;
+  ctx.stroke();
+  ctx.restore();
+}
+
+function paintCells(ctx, frame, picture, { ratio, theme, spare }) {
+  const fit = (cells, length) => Math.max(Math.min(cells, Math.floor(length * ratio)), 1);
+  const [wide, high] = [fit(picture.columns, frame.width), fit(picture.rows, frame.height)];
+  const numbers = thinned(picture, frame.tile.offset, wide, high);
+  const pen = stampOf(spare, wide, high);
+  const image = pen.createImageData(wide, high);
+  const pixels = new Uint32Array(image.data.buffer);
+  colour(pixels, numbers, picture.scale);
   pen.putImageData(image, 0, 0);
-  // blend only what the screen cannot resolve
-  ctx.imageSmoothingEnabled = frame.width * ratio < columns || frame.height * ratio < rows;
-  ctx.imageSmoothingQuality = "high";
+  if (pixels.includes(0)) hatch(ctx, frame, theme);
+  ctx.imageSmoothingEnabled = false;
   ctx.drawImage(pen.canvas, frame.x, frame.y, frame.width, frame.height);
 }
 
-// One bar a row to the right of the cells; bars = { array, max, colour }, read from tile.bars on.
+// One bar a row to the right of the cells, from zero on; none where there is no number.
 function paintBars(ctx, frame, { rows, bars }, theme) {
+  const { array, min = 0, max } = bars;
   const left = frame.x + frame.width + 3;
+  const place = (number) => left + ((number - min) / (max - min || 1)) * (frame.bar - 6);
+  const zero = place(0);
   const high = frame.height / rows;
   const gap = high > 3 ? 1 : 0;
   ctx.fillStyle = theme[bars.colour];
   ctx.beginPath();
   for (let r = 0; r < rows; r++) {
-    const part = bars.max > 0 ? bars.array[frame.tile.bars + r] / bars.max : 0;
-    ctx.rect(left, frame.y + r * high + gap / 2, Math.max(part * (frame.bar - 6), 0.5), Math.max(high - gap, 0.5));
+    const end = place(array[frame.tile.bars + r]);
+    const long = Math.max(Math.abs(end - zero), 0.5);
+    ctx.rect(end < zero ? zero - long : zero, frame.y + r * high + gap / 2, long, Math.max(high - gap, 0.5));
   }
   ctx.fill(); // as one path: there may be thousands of bars
   ctx.fillStyle = theme.line;
-  ctx.fillRect(left - 1, frame.y, 0.75, frame.height);
+  ctx.fillRect(zero - 1, frame.y, 0.75, frame.height);
 }
 
 // Beside the cells: how much of each row's and each column's token lies in what is in focus elsewhere.
@@ -140,15 +199,21 @@ function paintAxis(ctx, { middle, ends, colour, muted }, x, y, length) {
   write(ctx, middle, x + length / 2, y, colour, "center");
 }
 
-// picture: { array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }, axes, names, ends,
-//            colours, scale: { max, root, above }, square, bars, word(axis, index), label(at), masked(at), sum(at),
-//            edges(at) -> { row(r), column(c) } }; what lies above the scale's maximum takes its top colour, masked(at) is
-// what a cell says that holds no number, sum(at) says what a number was added up from, and edges are parts in [0, 1] of
-// each row and column that belong to what is in focus
-export function heatmaps(ctx, { width, height, ratio, theme }, picture, at, pin) {
+// picture: { title, caption, source,
+//   array, tiles: [{ offset, at, title, bars }], rows, columns, step: { row, column }: cell (r, c) of a tile is
+//     array[offset + r step.row + c step.column], its coordinates are those of `at` and of axes = { row, column }
+//   scale: { min = 0, max, root, above, below, diverging = min < 0 }: what lies outside takes the colour of the end, as
+//     above and below say where it happens. Diverging, 0 stands in the middle, and equal distances from it are equally
+//     dark; NaN has no colour, and is read as not a number
+//   bars: { array, min = 0, max, colour, name, label(at), sum(at) }: a number beside each row, from tile.bars on
+//   square: one tile of equal sides; names, ends, colours: of both axes; dtype: of the array where it is not float64
+//   word(axis, index), label(at), sum(at): an index, a number, and what it was added up from, in words
+//   masked(at): what a cell says that holds no number
+//   edges(at) -> { row(r), column(c) }: parts in [0, 1] of each row and column that belong to what is in focus }
+export function heatmaps(ctx, { width, height, ratio, theme, spare }, picture, at, pin) {
   const frames = arrange(picture, width, height);
   for (const frame of frames) {
-    paintCells(ctx, frame, picture, ratio);
+    paintCells(ctx, frame, picture, { ratio, theme, spare });
     if (frame.tile.title) write(ctx, frame.tile.title, frame.x, frame.y - 4, theme.muted);
     if (picture.bars) paintBars(ctx, frame, picture, theme);
     paintEdges(ctx, frame, picture, { ...pin, ...at }, theme);
@@ -197,15 +262,15 @@ const tileOf = ({ tiles }, at) =>
 const within = (number, size) => Math.min(Math.max(number, 0), size - 1);
 const cellOf = ({ array, step }, tile, row, column) => array[tile.offset + row * step.row + column * step.column];
 
-// { label, value, sum } of the cell at these coordinates, of the bar of a row, or the name of a row or column alone; null
-// where they do not name one.
+// { label, value, sum, dtype } of the cell at these coordinates, of the bar of a row, or the name of a row or column
+// alone; null where they do not name one.
 export function readCell(picture, at) {
-  const { tiles, rows, columns, axes, label, masked, bars, word } = picture;
+  const { tiles, rows, columns, axes, label, masked, bars, word, dtype } = picture;
   const tile = tiles[tileOf(picture, at)];
   const [row, column] = [at[axes.row], at[axes.column]];
   const [down, right] = [row < rows, column < columns];
   if (tile && down && right) {
-    const reading = { label: label(at), value: cellOf(picture, tile, row, column) };
+    const reading = { label: label(at), value: cellOf(picture, tile, row, column), ...(dtype && { dtype }) };
     const instead = masked?.(at);
     return instead ? { ...reading, masked: instead } : { ...reading, sum: picture.sum?.(at) };
   }
@@ -216,19 +281,24 @@ export function readCell(picture, at) {
   return right && row === undefined ? { label: word(axes.column, column) } : null;
 }
 
+// The bars stand as one more column: the column in which these coordinates lie.
+const columnOf = ({ axes, bars, columns }, at) =>
+  at[axes.column] ?? (bars && at[axes.row] !== undefined ? columns : undefined);
+
 // The numbers of the tile in focus, for a table.
 export function cellTable(picture, at) {
-  const { tiles, rows, columns, axes, names, masked, word, title } = picture;
+  const { tiles, rows, columns, axes, names, masked, bars, word, title } = picture;
   const tile = tiles[Math.max(tileOf(picture, at), 0)];
+  const cell = (r, c) => masked?.({ ...tile.at, [axes.row]: r, [axes.column]: c }) || cellOf(picture, tile, r, c);
   return {
     title: [title, tile.title].filter(Boolean).join(", ").replaceAll("*", ""),
     rows,
-    columns,
+    columns: columns + (bars ? 1 : 0),
     corner: `${names.row} \\ ${names.column}`,
     row: (r) => word(axes.row, r),
-    column: (c) => word(axes.column, c),
-    value: (r, c) => masked?.({ [axes.row]: r, [axes.column]: c }) || cellOf(picture, tile, r, c),
-    focus: { row: at[axes.row], column: at[axes.column] },
+    column: (c) => (c < columns ? word(axes.column, c) : bars.name),
+    value: (r, c) => (c < columns ? cell(r, c) : bars.array[tile.bars + r]),
+    focus: { row: at[axes.row], column: columnOf(picture, at) },
   };
 }
 
@@ -241,16 +311,17 @@ const MOVES = {
   PageDown: [0, 0, 1],
 };
 
-// The cell that a key moves to, from the first one where none is in focus; null for a key that moves nothing.
+// The cell or bar that a key moves to, from the first one where none is in focus; null for a key that moves nothing.
 export function nextCell(picture, at, key) {
-  const { tiles, rows, columns, axes } = picture;
+  const { tiles, rows, columns, axes, bars } = picture;
   if (!MOVES[key]) return null;
   const fresh = readCell(picture, at) === null;
   const [down, right, tile] = fresh ? [0, 0, 0] : MOVES[key];
+  const column = within((columnOf(picture, at) ?? 0) + right, columns + (bars ? 1 : 0));
   return {
     ...tiles[within(Math.max(tileOf(picture, at), 0) + tile, tiles.length)].at,
     [axes.row]: within((at[axes.row] ?? 0) + down, rows),
-    [axes.column]: within((at[axes.column] ?? 0) + right, columns),
+    ...(column < columns && { [axes.column]: column }),
   };
 }
 
@@ -263,15 +334,13 @@ function scaleOf({ domain: [low, high], log }, from, to) {
   return (value) => from + ((to - from) * (f(value) - f(low))) / (f(high) - f(low));
 }
 
-let cloud; // how many points lie on each pixel
-
 const layers = {
   // Tens of thousands of points cost too much one by one: they are counted pixel by pixel, and each pixel is as dark as
   // that many points laid over each other.
-  points(ctx, { x, y, colour, alpha }, along, up, theme, { ratio }) {
+  points(ctx, { x, y, colour, alpha }, along, up, theme, { ratio, spare }) {
     const { width, height } = ctx.canvas;
-    if (cloud?.width !== width || cloud?.height !== height) cloud = { width, height, counts: new Uint16Array(width * height) };
-    const counts = cloud.counts.fill(0);
+    if (spare.counts?.length !== width * height) spare.counts = new Uint16Array(width * height);
+    const counts = spare.counts.fill(0);
     const size = Math.max(Math.round(2 * ratio), 1);
     for (let i = 0; i < x.length; i++) {
       const [left, top] = [Math.round((along(x[i]) - 1) * ratio), Math.round((up(y[i]) - 1) * ratio)];
@@ -281,7 +350,7 @@ const layers = {
     }
     const shades = Uint8Array.from({ length: 256 }, (_, n) => Math.round(255 * (1 - (1 - alpha) ** n)));
     const [red, green, blue] = [1, 3, 5].map((n) => parseInt(theme[colour].slice(n, n + 2), 16));
-    const paper = stampOf(1, width, height);
+    const paper = stampOf(spare, width, height);
     const image = paper.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const ink = (blue << 16) | (green << 8) | red;
@@ -342,7 +411,7 @@ function paintAxes(ctx, x, y, frame, along, up, theme) {
 //            marks: [{ x, y, column, at(i), find(at) -> [i] }], walk: { axis, size, keep }, read(at),
 //            columns: [{ name, array, word(value) }] }; marks are what can be pointed at (by column: whatever
 // the height), columns what a table shows, keep the coordinates that a walk along the axis leaves as they are
-export function chart(ctx, { width, height, ratio, theme }, picture, at, pin) {
+export function chart(ctx, { width, height, ratio, theme, spare }, picture, at, pin) {
   const frame = {
     x: PLOT.left,
     y: PLOT.top,
@@ -358,7 +427,7 @@ export function chart(ctx, { width, height, ratio, theme }, picture, at, pin) {
   ctx.clip();
   for (const layer of picture.layers) {
     ctx.save();
-    layers[layer.type](ctx, layer, along, up, theme, { ratio });
+    layers[layer.type](ctx, layer, along, up, theme, { ratio, spare });
     ctx.restore();
   }
   for (const place of [pin ?? {}, at]) {

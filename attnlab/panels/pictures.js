@@ -2,7 +2,7 @@
 // words around them, and what a number in it is called.
 
 import { tokenNames } from "./inputs.js";
-import { largest, short } from "./numbers.js";
+import { largest, least, short } from "./numbers.js";
 
 const visible = (word) => word.replaceAll("\n", "⏎").trim() || "␣";
 
@@ -19,11 +19,11 @@ export function naming(tokens, words) {
 export const nameTokens = ({ state, data, spec, words }) => naming(tokenNames(state, data, spec), words);
 
 // A matrix over (query, key). `max` is shared by all matrices on one scale, and the highest weight of this one where it
-// is not given; the square root lets small weights show beside large ones. Where causal, a later key has no weight to
-// read. about(query, key) names a number, sum({ query, key }) says what it was added up from, edges(at) who belongs to
-// what is in focus elsewhere.
+// is not given; numbers of both signs have a `min` too. The square root lets small weights show beside large ones. Where
+// causal, a later key has no weight to read. about(query, key) names a number, sum({ query, key }) says what it was
+// added up from, edges(at) who belongs to what is in focus elsewhere.
 export function pairMatrix({ title, caption, source, array, causal, sum, edges, named, words, ...given }) {
-  const { max = highestWeight(array, causal), about = words.kit.weight } = given;
+  const { min = 0, max = highestWeight(array, causal), root = true, about = words.kit.weight } = given;
   const [T] = array.shape;
   return {
     title,
@@ -41,7 +41,7 @@ export function pairMatrix({ title, caption, source, array, causal, sum, edges, 
     names: { row: words.kit.query, column: words.kit.key },
     ends: { row: named.ends, column: named.ends },
     colours: { row: "queryText", column: "keyText" },
-    scale: { max, root: true, above: largest(array) > max },
+    scale: { min, max, root, above: largest(array) > max, below: least(array) < min },
     word: named.known,
     masked: ({ query, key }) => causal && key > query && words.kit.masked,
     label: (at) => about(named.name("query", at.query), named.name("key", at.key)),

@@ -2,20 +2,27 @@
 // never change their height. Below the pictures, opened on demand: the same number with all its digits, and a table of
 // the chosen view for a screen reader, a spreadsheet or a doubt.
 //
-//     reading = { label, value, masked, sum }, of which a token alone has only the label
+//     reading = { label, value, masked, sum, dtype }, of which a token alone has only the label
 import { copy, h, ownKeys } from "./dom.js";
 import { short } from "./numbers.js";
 
 const plain = (words) => words.replaceAll("*", "");
-const shortly = ({ value, masked }) => masked ?? (value === undefined ? "" : `= ${short(value)}`);
+
+// What stands where a number would, if there is none.
+export const instead = ({ masked, value }, { kit }) => masked ?? (Number.isNaN(value) ? kit.notNumber : undefined);
+
+function shortly(reading, words) {
+  return instead(reading, words) ?? (reading.value === undefined ? "" : `= ${short(reading.value)}`);
+}
 
 // A reading with all its digits, as it is spoken and copied.
 export function spoken(reading, words) {
   if (!reading) return "";
-  const { label, value, masked, sum } = reading;
-  if (masked) return `${label}: ${masked}`;
+  const { label, value, sum, dtype = words.kit.dtype } = reading;
+  const none = instead(reading, words);
+  if (none) return `${label}: ${none}`;
   if (value === undefined) return label;
-  return `${label} = ${value} (${words.kit.dtype})${sum ? `; ${plain(sum)}` : ""}`;
+  return `${label} = ${value} (${dtype})${sum ? `; ${plain(sum)}` : ""}`;
 }
 
 export function createReadout(words, release) {
@@ -32,7 +39,7 @@ export function createReadout(words, release) {
     };
   };
   const [first, from, second] = [line(mark), line(), line()];
-  const read = (write, reading) => write(reading.label, shortly(reading), spoken(reading, words));
+  const read = (write, reading) => write(reading.label, shortly(reading, words), spoken(reading, words));
   return {
     element: h("div", { className: "al-readout" }, first(""), from(""), second("")),
     show({ waiting, pinned, pointed }) {
@@ -64,19 +71,21 @@ export function createNumbers(words, spec, figures, choose, opened) {
   const option = ({ id }) => h("option", { value: id }, plain(words.views?.[id] ?? words[id].title));
   const pick = ownKeys(h("select", { "aria-label": kit.tableOf }, ...figures.map(option)));
   const exact = h("p", { className: "al-exact" });
-  const copyNumber = ownKeys(h("button", { type: "button" }, kit.copyNumber));
-  const copyTable = ownKeys(h("button", { type: "button" }, kit.copyTable));
+  const copyNumber = ownKeys(h("button", { type: "button", disabled: true }, kit.copyNumber));
+  const copyTable = ownKeys(h("button", { type: "button", disabled: true }, kit.copyTable));
   const done = h("span", { className: "al-note", role: "status" });
   const box = ownKeys(h("div", { className: "al-table", tabIndex: 0, role: "region", "aria-label": kit.table }));
   const bar = h("div", { className: "al-bar" }, pick, copyNumber, copyTable, done);
   const element = h("details", { className: "al-numbers" }, ownKeys(h("summary", {}, kit.numbers)), exact, bar, box);
   pick.addEventListener("change", () => choose(pick.value));
   element.addEventListener("toggle", opened);
-  let current = null; // the table, whole
-  let sentence = "";
+  let place = {}; // the coordinates in focus
+  let number = null; // the reading there
   let waiting = 0;
-  copyNumber.addEventListener("click", () => copy(sentence, done, words));
-  copyTable.addEventListener("click", () => copy(text(current), done, words));
+  // of the view that is chosen now, also where the table on the page has yet to follow
+  const table = () => figures.find(({ id }) => id === pick.value).table(place);
+  copyNumber.addEventListener("click", () => copy(spoken(number, words), done, words));
+  copyTable.addEventListener("click", () => copy(text(table()), done, words));
 
   function text({ rows, columns, corner, row, column, value }) {
     const across = Array.from({ length: columns }, (_, c) => c);
@@ -94,8 +103,10 @@ export function createNumbers(words, spec, figures, choose, opened) {
       const cells = across.map((c) => {
         const here = r === focus.row && (columns === 1 || c === focus.column);
         const number = value(r, c);
-        const shown = typeof number === "number" ? short(number, 6) : number;
-        return h("td", { title: String(number), ...(here && { className: "al-here", ariaCurrent: "true" }) }, shown);
+        const full = Number.isNaN(number) ? kit.notNumber : String(number);
+        const shown = Number.isFinite(number) ? short(number, 6) : full;
+        const marks = here && { className: "al-here", ariaCurrent: "true" };
+        return h("td", { title: full, ...(shown !== full && { "aria-label": full }), ...marks }, shown);
       });
       return h("tr", {}, h("th", { scope: "row" }, row(r)), ...cells);
     });
@@ -119,17 +130,17 @@ export function createNumbers(words, spec, figures, choose, opened) {
     // Costs nothing while closed; while a dial moves the table follows when the hand rests.
     show(figure, at, reading) {
       pick.value = figure.id;
+      [place, number] = [at, reading];
+      [copyNumber.disabled, copyTable.disabled] = [!number, !table()];
       if (!element.open) return;
-      sentence = spoken(reading, words);
-      exact.textContent = sentence || kit.hint;
-      copyNumber.disabled = !sentence;
+      exact.textContent = spoken(number, words) || kit.hint;
       clearTimeout(waiting);
       waiting = setTimeout(() => {
-        current = figure.table(at);
-        copyTable.disabled = current === null;
-        if (current) box.replaceChildren(build(current));
+        const whole = table();
+        if (whole) box.replaceChildren(build(whole));
         seek(box.querySelector(".al-here"));
       }, 60);
     },
+    remove: () => clearTimeout(waiting),
   };
 }

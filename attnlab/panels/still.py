@@ -20,8 +20,9 @@ from attnlab.arrays import Array, Float, as_float, check
 
 __all__ = ["Curve", "Picture", "html", "png"]
 
-# cividis as in theme.js
+# cividis as in theme.js, and its colours for numbers of both signs
 STOPS = ("00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a59c74", "c3b369", "e1cc55", "fee838")
+SIGNED = ("004e81", "0376be", "649dde", "b0c6e8", "f1f1f1", "e4bca7", "cf8a62", "b3581e", "803501")
 LEVELS = 64  # colours of a picture: with 256, a notebook has to store up to half as much again
 SIDE = 192  # pixels of a picture's side at most, where a cell has several
 MOST = 128  # rows or columns of a picture
@@ -32,6 +33,7 @@ WAIT = 2.5  # seconds
 LINES = (("━━", "2b87c4", 1, 0), ("╍╍", "d9661f", 14, 8), ("┅┅", "0a9a72", 5, 7))
 AXES = "808080"
 CLEAR = "000000"  # drawn nowhere, shown as the page behind
+HATCH = 6  # pixels from one stripe to the next where there is no number
 
 STYLE = (
     "<style>@media screen{@keyframes attnlab-still-wait{from{max-height:0;overflow:hidden;visibility:hidden}}"
@@ -42,13 +44,17 @@ ROW = "display:inline;padding:0;background:transparent"  # its cells flow on int
 
 
 class Picture(NamedTuple):
-    """A heatmap: 0 takes the first colour of cividis, `top` and what lies above it the last."""
+    """A heatmap: 0 takes the first colour of cividis, `top` and what lies above it the last.
+
+    With `low` below 0, zero is pale and equal distances from it are equally dark: blue below, orange above.
+    """
 
     title: str
-    array: Float[Array, "rows columns"]  # finite, none below 0
+    array: Float[Array, "rows columns"]  # none below 0 unless `low` is; NaN is left blank, hatched
     top: float  # 0 only where all the array is
     root: bool = False  # colour follows the square root
     alt: str = ""  # what a screen reader hears instead; the title where there is none
+    low: float = 0.0
 
 
 class Curve(NamedTuple):
@@ -129,23 +135,41 @@ def png(pixels: Float[Array, "rows columns 3"], clear: str | None = None) -> byt
 
 def _heatmap(picture: Picture) -> str:
     name = f"the picture {picture.title!r}"
-    array = check(name, as_float(picture.array), "rows columns", {})
+    given = as_float(picture.array)
+    blank = np.isnan(given)
+    array = check(name, np.where(blank, 0.0, given), "rows columns", {})
     if not array.size:
         raise ValueError(f"{name} must have a cell, got sizes {array.shape}")
-    if array.min() < 0:
-        raise ValueError(f"{name} must hold nothing below 0, got {array.min():g}")
-    highest = array.max()
-    if not (0 < picture.top < np.inf or picture.top == highest == 0):
-        raise ValueError(f"top of {name} must be a positive number, or 0 where all cells are, got {picture.top:g}")
-    shown = _at_most(_at_most(array, 0), 1)
-    part = np.minimum(shown / (picture.top or 1.0), 1)
-    levels = np.floor((LEVELS - 1) * (np.sqrt(part) if picture.root else part) + 0.5).astype(int)
-    for axis in (0, 1):
-        levels = np.repeat(levels, max(SIDE // levels.shape[axis], 1), axis)
+    lowest, highest, low, top = array.min(), array.max(), picture.low, picture.top
+    if not -np.inf < low <= 0:
+        raise ValueError(f"low of {name} must be 0 or a negative number, got {low:g}")
+    if lowest < low == 0:
+        raise ValueError(f"{name} must hold nothing below 0 where its low is 0, got {lowest:g}")
+    if not (0 < top < np.inf or (top == 0 and (low < 0 or highest == 0))):
+        raise ValueError(f"top of {name} must be a positive number, or 0 where all cells are, got {top:g}")
+    shown, seen = (_at_most(_at_most(numbers, 0), 1) for numbers in (array, 1.0 - blank))
+    part = np.clip(shown / np.where(seen > 0, seen, 1) / (max(top, -low) or 1.0), -1, 1)  # the mean of what is there
+    bent = np.sign(part) * np.sqrt(np.abs(part)) if picture.root else part
+    levels = _enlarged(np.floor((LEVELS - 1) * bent + 0.5).astype(int) + (LEVELS - 1) * (low < 0))
+    pixels = _ramp(SIGNED, 2 * LEVELS - 1)[levels] if low < 0 else _ramp(STOPS, LEVELS)[levels]
+    if blank.any():
+        stripes = np.add.outer(*map(np.arange, levels.shape)) % HATCH == 0
+        pixels = np.where(_enlarged(seen > 0)[..., None], pixels, _rgb(CLEAR, AXES)[stripes.astype(int)])
     averaged = f", averaged to {_size(shown)}" if shown.shape != array.shape else ""
-    more, root = " and more" * bool(highest > picture.top), ", by square root" * picture.root
-    colours = f"dark 0, bright {picture.top:.3g}{more}{root}" if picture.top else "0 throughout"
-    return _cell(picture, png(_cividis()[levels]), levels.shape, [_size(array) + averaged, colours])
+    more, less = " and more" * bool(highest > top), " and less" * bool(lowest < low)
+    root, none = ", by square root" * picture.root, ", hatched: not a number" * bool(blank.any())
+    colours = f"dark 0, bright {top:.3g}{more}{root}" if top else "0 throughout"
+    if low < 0:
+        colours = f"blue {low:.3g}{less}, pale 0, orange {top:.3g}{more}{root}"
+    image = png(pixels, CLEAR if blank.any() else None)
+    return _cell(picture, image, levels.shape, [_size(array) + averaged, colours + none])
+
+
+def _enlarged(cells: Array) -> Array:
+    """Each cell as several pixels, as far as SIDE allows."""
+    for axis in (0, 1):
+        cells = np.repeat(cells, max(SIDE // cells.shape[axis], 1), axis)
+    return cells
 
 
 def _at_most(array: Array, axis: int) -> Array:
@@ -160,10 +184,10 @@ def _size(array: Array) -> str:
     return " × ".join(map(str, array.shape))
 
 
-def _cividis() -> Float[Array, "levels 3"]:
-    places = np.linspace(0, len(STOPS) - 1, LEVELS)
-    channels = _rgb(*STOPS).T
-    return np.stack([np.floor(np.interp(places, range(len(STOPS)), c) + 0.5) for c in channels], 1).astype(np.uint8)
+def _ramp(stops: Sequence[str], levels: int) -> Float[Array, "levels 3"]:
+    places = np.linspace(0, len(stops) - 1, levels)
+    channels = _rgb(*stops).T
+    return np.stack([np.floor(np.interp(places, range(len(stops)), c) + 0.5) for c in channels], 1).astype(np.uint8)
 
 
 def _rgb(*colours: str) -> Float[Array, "n 3"]:

@@ -1,6 +1,7 @@
 // Colours. One meaning each, in every panel: query, key, value, error or counterexample; the reference is drawn in the
 // text colour (ink). Okabe and Ito's palette; where small text (4.5 to 1) or a mark (3 to 1) needs more contrast the same
 // hue is darkened (light page) or lightened (dark page). `edge` bounds what can be set, `line` only divides.
+import { h } from "./dom.js";
 
 export const themes = {
   light: {
@@ -37,31 +38,43 @@ export const themes = {
   },
 };
 
-// cividis in ten stops; even for readers who see few colours, and in print
+// cividis in ten stops; even for readers who see few colours, and in print. For numbers of both signs blue and orange,
+// equally light at equal distance from zero, which is the lightest.
 const CIVIDIS = ["00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a59c74", "c3b369", "e1cc55", "fee838"];
-export const cividisGradient = `linear-gradient(90deg, ${CIVIDIS.map((stop) => "#" + stop).join(", ")})`;
+const SIGNED = ["004e81", "0376be", "649dde", "b0c6e8", "f1f1f1", "e4bca7", "cf8a62", "b3581e", "803501"];
 
-// 256 colours as the little-endian words of an ImageData
-export const cividis = Uint32Array.from({ length: 256 }, (_, level) => {
-  const place = (level / 255) * (CIVIDIS.length - 1),
-    low = Math.min(Math.floor(place), CIVIDIS.length - 2),
-    part = place - low;
-  const channel = (i) => {
-    const [a, b] = [CIVIDIS[low], CIVIDIS[low + 1]].map((stop) => parseInt(stop.slice(2 * i, 2 * i + 2), 16));
-    return Math.round(a + (b - a) * part);
-  };
-  return ((255 << 24) | (channel(2) << 16) | (channel(1) << 8) | channel(0)) >>> 0;
-});
+const gradient = (stops) => `linear-gradient(90deg, ${stops.map((stop) => "#" + stop).join(", ")})`;
+export const cividisGradient = gradient(CIVIDIS);
+export const signedGradient = gradient(SIGNED);
+
+// So many colours as the little-endian words of an ImageData.
+function ramp(stops, length) {
+  return Uint32Array.from({ length }, (_, level) => {
+    const place = (level / (length - 1)) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    const channel = (i) => {
+      const [a, b] = [stops[low], stops[low + 1]].map((stop) => parseInt(stop.slice(2 * i, 2 * i + 2), 16));
+      return Math.round(a + (b - a) * (place - low));
+    };
+    return ((255 << 24) | (channel(2) << 16) | (channel(1) << 8) | channel(0)) >>> 0;
+  });
+}
+
+export const cividis = ramp(CIVIDIS, 256);
+export const signed = ramp(SIGNED, 511); // the middle one is zero
 
 // Whether the page behind the element is dark: the first opaque background on the way up, else the reader's preference.
+// A browser has many ways to write a colour, so a pixel is painted with it and read.
 export function isDark(element) {
+  const pen = h("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
   for (let node = element; node; node = node.parentNode ?? node.host) {
     if (!(node instanceof Element)) continue;
-    const parts = getComputedStyle(node)
-      .backgroundColor.match(/[\d.]+/g)
-      ?.map(Number);
-    if (parts && (parts.length < 4 || parts[3] > 0.5))
-      return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] < 128;
+    pen.clearRect(0, 0, 1, 1);
+    pen.fillStyle = "transparent"; // what stays where the canvas cannot read the colour
+    pen.fillStyle = getComputedStyle(node).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    const [red, green, blue, alpha] = pen.getImageData(0, 0, 1, 1).data;
+    if (alpha > 127) return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128;
   }
   return (
     getComputedStyle(document.documentElement).colorScheme.includes("dark") &&

@@ -9,6 +9,7 @@ import math
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -27,16 +28,24 @@ __all__ = ["Panel"]
 RESTED_S = 0.5  # a still is drawn anew when no dial has moved for so long
 
 
+class _Record(traitlets.Dict):
+    """A dict that is handed out as a copy: a change inside it would go unchecked, and no browser would hear of it."""
+
+    def get(self, obj: Any, cls: Any = None) -> Any:
+        return deepcopy(super().get(obj, cls))
+
+
 class Panel(anywidget.AnyWidget):
     """A live panel of one mechanism: dials as keyword arguments, pictures in the browser, `params` back in Python.
 
-    A subclass names its `view` module (PARAMS, spec, compute, data, still, verification). A state, from either side, is
-    taken whole or refused with a sentence; what goes wrong in a callback is shown in the panel and raised.
+    A subclass names its `room`, the view.py of its mechanism (PARAMS, spec, compute, data, still, verification). A
+    state, from either side, is taken whole or refused with a sentence; what goes wrong in a callback is shown in the
+    panel and raised.
     """
 
-    view: ClassVar[ModuleType]
+    room: ClassVar[ModuleType]
 
-    state = traitlets.Dict().tag(sync=True)
+    state = _Record().tag(sync=True)
     data = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
     report = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
     error = traitlets.Unicode("").tag(sync=True)
@@ -49,12 +58,12 @@ class Panel(anywidget.AnyWidget):
 
         Raises ValueError for a value out of range, TypeError for a name that is not there.
         """
-        mechanism = self.view.spec()["mechanism"]
+        mechanism = self.room.spec()["mechanism"]
         self.spec = panels.spec(mechanism)
         state = defaults(self.spec)
         chosen = {name: given.pop(name) for name in state["selection"] if name in given}
         language = given.pop("language", state["language"])
-        state |= {"dials": asdict(self.view.PARAMS(**given)), "selection": state["selection"] | chosen}
+        state |= {"dials": asdict(self.room.PARAMS(**given)), "selection": state["selection"] | chosen}
         checked(state | {"language": language}, self.spec)
         self._display: Any = None  # the handle of the still in a notebook's output
         self._redraw: asyncio.TimerHandle | None = None
@@ -66,13 +75,13 @@ class Panel(anywidget.AnyWidget):
     @classmethod
     def from_link(cls, address: str) -> Self:
         """The panel that a copied link shows. Raises ValueError for a link that is damaged or of another mechanism."""
-        state = link.from_fragment(address, panels.spec(cls.view.spec()["mechanism"]))
+        state = link.from_fragment(address, panels.spec(cls.room.spec()["mechanism"]))
         return cls(**state["dials"], **state["selection"], language=state["language"])
 
     @property
     def params(self) -> Any:
         """The dials as the mechanism's params; they follow when the reader lets go of a slider."""
-        return self.view.PARAMS(**self.state["dials"])
+        return self.room.PARAMS(**self.state["dials"])
 
     @property
     def call(self) -> str:
@@ -88,14 +97,14 @@ class Panel(anywidget.AnyWidget):
 
     def verify(self) -> list[parity.Report]:
         """Hold every implementation against the float64 reference for these dials, return the reports and show them."""
-        return self._verify(dict(self.state["dials"]))  # a copy: the reader may move dials while this runs
+        return self._verify(self.state["dials"])  # a copy: the reader may move dials while this runs
 
     def export(self, path: str | Path, *, force: bool = False) -> Path:
         """Write this panel as one HTML file that opens anywhere; `attnlab.panels.export.write` says what is raised."""
         return export.write(path, self.spec["mechanism"], self.state, force=force)
 
     def _verify(self, dials: dict[str, Any]) -> list[parity.Report]:
-        arguments, terms = self.view.verification(self.view.PARAMS(**dials))
+        arguments, terms = self.room.verification(self.room.PARAMS(**dials))
         self.set_trait("report", None)  # or the browser would not hear of a report that equals the last one
         reports = parity.verify(self.spec["mechanism"], arguments, terms=terms)
         self.report = {"dials": dials, "rows": [_plain(asdict(report)) for report in reports]}
@@ -110,7 +119,7 @@ class Panel(anywidget.AnyWidget):
     @traitlets.validate("state")
     def _check_state(self, proposal: dict[str, Any]) -> dict[str, Any]:
         try:
-            return checked(proposal["value"], self.spec)
+            return deepcopy(checked(proposal["value"], self.spec))  # whoever gave it may change it later
         except ValueError as refusal:
             raise traitlets.TraitError(str(refusal)) from refusal  # only this one makes traitlets restore the old state
 
@@ -118,7 +127,7 @@ class Panel(anywidget.AnyWidget):
     def _follow(self, change: Any) -> None:
         self.error = ""
         with self._shown():
-            self.data = self.view.data(self.params)
+            self.data = self.room.data(self.params)
         if self._display is not None:
             self._still_later()
 
@@ -145,11 +154,16 @@ class Panel(anywidget.AnyWidget):
         """The live view, and after it the still as an output of its own: where the first is dead the second stands."""
         from IPython.display import display
 
+        if self.comm is None:  # it was closed when its cell ran again, and is wanted after all
+            self.__dict__.pop("_repr_mimebundle_", None)
+            self.open()
         live = self._repr_mimebundle_()
         assert live is not None  # a panel has a view
         display(live[0], metadata=live[1], raw=True)
         # one name, so that whoever shows the panel twice has both stills drawn anew
         self._display = display({"text/html": self._still()}, raw=True, display_id=self.still)
+        for panel in _unseen_after(self):
+            panel.close()
 
     def _still(self) -> str:
         return export.still(self.spec["mechanism"], self.state, id=self.still)
@@ -167,6 +181,28 @@ class Panel(anywidget.AnyWidget):
         self._redraw = None
         with self._shown():
             self._display.update({"text/html": self._still()}, raw=True)
+
+
+_cells: dict[str, tuple[str, list[Panel]]] = {}  # what each notebook cell shows: the run that showed it, and its panels
+
+
+def _unseen_after(panel: Panel) -> list[Panel]:
+    """The panels that nobody sees any more, now that the running cell shows `panel`: those of its earlier run, unless
+    another cell shows them too. They would stay in every saved notebook.
+    """
+    from IPython import get_ipython
+
+    request: dict[str, Any] = getattr(get_ipython(), "get_parent", dict)()
+    cell, run = request.get("metadata", {}).get("cellId"), request.get("header", {}).get("msg_id")
+    if cell is None:  # no notebook, or one that does not name its cells
+        return []
+    last, shown = _cells.get(cell, (None, []))
+    if run == last:
+        shown.append(panel)
+        return []
+    _cells[cell] = (run, [panel])
+    seen = [each for _, panels in _cells.values() for each in panels]
+    return [each for each in shown if not any(each is other for other in seen)]
 
 
 def _plain(report: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ const rate = {
   lengths: "No rate: these *q*, *k* are not unit; Theorem 2 asks for that, no mask,",
 };
 
+const tables = (L) => `${L} table${L === 1 ? "" : "s"}`;
+
 export const words = {
   title: "RACE attention",
   subtitle: "arXiv:2510.04008v5 · tokens vote through soft random buckets instead of meeting in pairs",
@@ -22,6 +24,7 @@ export const words = {
     source: "Algorithm 1, p. 5",
     share: (token, table, bucket) => `share of ${token} in ${table}, ${bucket}`,
     chances: ", the chances of its soft bits",
+    bars: "mass",
     mass: (table, bucket) => `mass of ${table}, ${bucket}`,
     massSum: (T) => `the shares of ${T} keys, added up`,
   },
@@ -67,7 +70,8 @@ export const words = {
     y: "error",
     measured: "measured",
     rate: "rate, constant chosen",
-    at: (L) => `output error with ${L} table${L === 1 ? "" : "s"}`,
+    at: (L) => `output error with ${tables(L)}`,
+    own: (L) => `${L} (dial)`,
   },
   lemma: {
     title: "Where Lemma 10 fails",
@@ -83,5 +87,5 @@ export const words = {
     manyTables: "Fails here as tables are added: where *S* = 1, *Ŝ* tends to a mean below ½.",
     neither: "These dials lie outside both regions where it fails for identical vectors.",
   },
-  summary: (error, L, sentence) => `Output error ${error} with ${L} tables. Lemma 10: ${sentence.replaceAll("*", "")}`,
+  summary: (error, L, sentence) => `Output error ${error} with ${tables(L)}. Lemma 10: ${sentence.replaceAll("*", "")}`,
 };

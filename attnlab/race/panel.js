@@ -1,5 +1,5 @@
 // The live view of RACE: what is shown of the numbers in mathematics.js, and where.
-import { dot, largest, short } from "../panels/numbers.js";
+import { dot, largest, short, total } from "../panels/numbers.js";
 import { axis, decades, found, label, nameTokens, pairMatrix, pairsOf, power } from "../panels/pictures.js";
 import { rowTotal, softmaxSum } from "../panels/pictures.js";
 import { computer } from "./mathematics.js";
@@ -35,10 +35,14 @@ function buckets(context) {
       array: views.mass,
       max: largest(views.mass),
       colour: "key",
+      name: words.buckets.bars,
       label: ({ table, bucket }) => words.buckets.mass(words.table(table), words.corner(bucket, state.dials.planes)),
       sum: () => words.buckets.massSum(T),
     },
-    word: (axis, index) => (axis === "bucket" ? `${words.bucket} ${index}` : named.known(axis, index)),
+    word(axis, index) {
+      if (axis !== "bucket") return named.known(axis, index);
+      return index < R ? `${words.bucket} ${index}` : ""; // a pin may be from other dials
+    },
     sum: (at) => chances(array, at, at[side]).map((chance) => short(chance)).join(" · ") + words.buckets.chances,
     label(at) {
       const corner = words.corner(at.bucket, state.dials.planes);
@@ -69,11 +73,9 @@ const sums = {
   softmax: ({ views, state, words }, at) => softmaxSum(views.logits, at, state.dials.causal, words),
   angular({ views, state, words }, { query, key }) {
     const { causal, planes, tokens: T } = state.dials;
-    const angle = views.pair_angle[query * T + key];
-    const power = (1 - angle / Math.PI) ** planes;
-    const [, seen] = rowTotal(views.angular, query, causal);
-    const total = power / views.angular[query * T + key];
-    return words.angular.sum(angle.toFixed(4), planes, short(power), short(total), seen);
+    const angles = views.pair_angle.subarray(query * T, query * T + (causal ? query + 1 : T));
+    const powers = angles.map((angle) => (1 - angle / Math.PI) ** planes);
+    return words.angular.sum(angles[key].toFixed(4), planes, short(powers[key]), short(total(powers)), angles.length);
   },
   race({ views, state, words }, { query, key }) {
     const [total, seen] = rowTotal(views.pair_score, query, state.dials.causal);
@@ -173,6 +175,7 @@ function error({ views, state, words }) {
   const { error_tables: tables, error_output: measured, error_rate: rate } = views;
   const last = tables.length - 1;
   const here = views.error_here[0];
+  const own = state.dials.tables; // the dial's, which stands as one more number behind the nested ones
   const speaks = views.theorem2_speaks[0] > 0;
   const y = decades([...measured, ...(speaks ? rate : [])], words.error.y);
   const [foot, top] = y.domain;
@@ -193,19 +196,26 @@ function error({ views, state, words }) {
     layers: [
       ...(speaks ? bound : []),
       { type: "line", x: tables, y: measured.map((e) => Math.max(e, foot)), colour: "error", width: 2, dots: 3 },
-      { type: "dot", x: state.dials.tables, y: Math.max(here, foot), colour: "error", size: 5 },
+      { type: "dot", x: own, y: Math.max(here, foot), colour: "error", size: 5 },
       label(words.error.measured, [tables[last], shifted(measured[last], -LINE)], "errorText", "right"),
     ],
-    marks: [{ x: tables, y: measured, at: (i) => ({ tables: i }), find: (at) => found(at.tables, tables.length) }],
-    walk: { axis: "tables", size: tables.length },
+    marks: [
+      {
+        x: [...tables, own],
+        y: [...measured, here],
+        at: (i) => ({ tables: i }),
+        find: (at) => found(at.tables, tables.length + 1),
+      },
+    ],
+    walk: { axis: "tables", size: tables.length + 1 },
     columns: [
-      { name: words.error.x, array: tables },
-      { name: words.error.measured, array: measured },
-      ...(speaks ? [{ name: words.error.rate, array: rate }] : []),
+      { name: words.error.x, array: [...tables, words.error.own(own)] },
+      { name: words.error.measured, array: [...measured, here] },
+      ...(speaks ? [{ name: words.error.rate, array: [...rate, "–"] }] : []),
     ],
     read({ tables: n }) {
-      if (!(n < tables.length)) return null;
-      return { label: words.error.at(tables[n]), value: measured[n], sum: words.error.sum };
+      if (!(n <= tables.length)) return null;
+      return { label: words.error.at(tables[n] ?? own), value: measured[n] ?? here, sum: words.error.sum };
     },
   };
 }

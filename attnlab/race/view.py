@@ -22,10 +22,10 @@ from attnlab import inputs
 from attnlab.arrays import Array, Float
 from attnlab.dense import softmax_weights, visible
 from attnlab.dials import described, highest
-from attnlab.inputs import TOY
+from attnlab.inputs import TOY, Inputs
 from attnlab.panels.still import Picture
 from attnlab.race import reference, theory
-from attnlab.race.params import PLANES_PER_TABLE, PLANES_STREAM, RaceParams, draw_planes
+from attnlab.race.params import PLANES_PER_TABLE, PLANES_STREAM, RaceParams
 
 __all__ = ["ERROR_TABLES", "PARAMS", "compute", "data", "spec", "still", "verification"]
 
@@ -33,36 +33,36 @@ PARAMS = RaceParams
 
 ERROR_TABLES = 2 ** np.arange(7)  # 1, 2, 4, ..., 64: each draw contains the smaller ones
 BAND_STEPS = 64
+STILL_TABLES = 4  # that a still shows
 DELTA = 0.05  # of Theorem 2's probability 1 - delta
 
 
 def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
     """Every view of these dials, float64."""
-    q, k, v, _ = params.inputs()
-    P, L, beta, T = params.planes, params.tables, params.sharpness, params.tokens
-    seen = visible(T, T, causal=params.causal)
-    trace = reference.trace(q, k, v, params.draw_planes(), beta, causal=params.causal, normalize=params.normalize)
-    angular = _rows(reference.angular_scores(q, k, P)[0, 0] * seen)
-    out_angular = reference.angular_attention(q, k, v, P, causal=params.causal)[0, :, 0]
-    cosine = np.clip(reference.unit(q)[0, :, 0] @ reference.unit(k)[0, :, 0].T, -1, 1)
+    given = params.inputs()
+    P, L, beta = params.planes, params.tables, params.sharpness
+    planes = params.draw_planes(int(ERROR_TABLES[-1]))
+    nested = np.cumsum(_table_scores(params, given, planes), axis=0)  # l S_hat of the first l = 1, 2, ... tables
+    weights, out_angular = _weights(params, given, nested[L - 1])
+    q, k = _hashed(params, given)
+    phi_k, phi_q = (reference.features(x, planes[:L], beta)[0, :, 0].swapaxes(0, 1) for x in (k, q))
 
     angles = np.pi * np.arange(BAND_STEPS + 1) / BAND_STEPS
     band = theory.band(angles, P, L, beta)
-    out = trace.out[0, :, 0]
-    error = _nested_errors(params, q, k, v, seen, out_angular)
-    rate = theory.theorem2_rate(P, ERROR_TABLES, beta, T, DELTA)
+    estimates = _rows(nested[ERROR_TABLES - 1] * _seen(params)) @ given.v[0, :, 0]
+    error = _error(estimates, out_angular, given.v)
+    rate = theory.theorem2_rate(P, ERROR_TABLES, beta, params.tokens, DELTA)
     every_draw, many_tables = theory.lemma10_fails(P, beta)
     unit_vectors = params.normalize or params.input == TOY  # toy tokens are drawn as such
-    return {
-        "phi_k": trace.phi_k[0, :, 0].swapaxes(0, 1),
-        "phi_q": trace.phi_q[0, :, 0].swapaxes(0, 1),
-        "mass": trace.mass[0, 0],
-        "logits": np.einsum("tk,sk->ts", q[0, :, 0], k[0, :, 0]) / np.sqrt(params.width),
-        "softmax": softmax_weights(q, k, causal=params.causal)[0, 0],
-        "angular": angular,
-        "race": trace.weights[0, 0],
+    cosine = np.clip(reference.unit(given.q)[0, :, 0] @ reference.unit(given.k)[0, :, 0].T, -1, 1)
+    arguments, _ = verification(params)
+    return weights | {
+        "phi_k": phi_k,
+        "phi_q": phi_q,
+        "mass": phi_k.sum(axis=1),
+        "logits": np.einsum("tk,sk->ts", given.q[0, :, 0], given.k[0, :, 0]) / np.sqrt(params.width),
         "pair_angle": np.arccos(cosine),
-        "pair_score": trace.scores[0, 0],
+        "pair_score": nested[L - 1] / L,
         "band_angle": angles,
         "band_mean": band.mean,
         "band_sd": band.sd,
@@ -72,9 +72,8 @@ def compute(params: RaceParams) -> dict[str, Float[Array, "..."]]:
         "error_tables": ERROR_TABLES.astype(np.float64),
         "error_output": error,
         "error_rate": rate * np.max(error / rate),  # the theorem's constant is open: this one touches from above
-        "error_here": np.asarray(_error(out, out_angular, v)),
         "theorem2_speaks": np.array(float(unit_vectors and not params.causal)),
-        "out": out,
+        "out": reference.attention(**arguments)[0, :, 0],
         "out_angular": out_angular,
     }
 
@@ -85,12 +84,18 @@ def data(params: RaceParams) -> dict[str, Any] | None:
 
 
 def still(params: RaceParams) -> dict[str, Any]:
-    """The pictures and numbers that stand where nothing is live; `attnlab.panels.still.html` shows them."""
-    views, P = compute(params), params.planes
+    """The pictures and numbers that stand where nothing is live; `attnlab.panels.still.html` shows them.
+
+    Less than `compute`, since a notebook's kernel draws this each time that its dials have rested.
+    """
+    given, planes, P = params.inputs(), params.draw_planes(), params.planes
+    views, _ = _weights(params, given, _table_scores(params, given, planes).sum(axis=0))
+    shares = reference.features(_hashed(params, given)[1], planes[:STILL_TABLES], params.sharpness)[0, :, 0]
     telling = slice(1, None) if params.causal else slice(None)  # where causal, the first query has one key
     top = max(views[name][telling].max() for name in ("softmax", "angular"))
     tables = [
-        Picture(f"Table {number + 1}: shares of the keys", phi.T, 1.0) for number, phi in enumerate(views["phi_k"][:4])
+        Picture(f"Table {number + 1}: shares of the keys", phi.T, 1.0)
+        for number, phi in enumerate(shares.swapaxes(0, 1))
     ]
     weights = [
         Picture(title, views[name], top, root=True)
@@ -98,13 +103,14 @@ def still(params: RaceParams) -> dict[str, Any]:
     ]
     every_draw, many_tables = theory.lemma10_fails(P, params.sharpness)
     fails = "in every draw" if every_draw else "with many tables"
+    whole = theory.band(np.zeros(1), P, params.tables, params.sharpness)
     return {
         "title": "RACE attention",
         "source": "arXiv:2510.04008v5, Algorithm 1, p. 5; Fig. 3 and Eqs. 3-4, p. 6",
         "pictures": [*weights, *tables],
         "numbers": [
             ("output error against angular attention (Theorem 2, p. 8)", f"{float(views['error_here']):.6g}"),
-            ("exact mean of Ŝ where S = 1", f"{views['band_mean'][0]:.6g}"),
+            ("exact mean of Ŝ where S = 1", f"{whole.mean[0]:.6g}"),
             ("Lemma 10 (p. 24)", f"fails here {fails}" if many_tables else "outside the regions where it fails"),
         ],
     }
@@ -154,17 +160,46 @@ def _borders() -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(every_draw(P) for P in planes), tuple(many_tables(P) for P in planes)
 
 
-def _nested_errors(
-    params: RaceParams, q: Array, k: Array, v: Array, seen: Array, out_angular: Array
-) -> Float[Array, "7"]:
-    """The output error against angular attention of power P with the first 1, 2, 4, ..., 64 tables of one draw."""
-    planes = draw_planes(int(ERROR_TABLES[-1]), params.planes, params.width, params.seed)
-    if params.normalize:
-        q, k = reference.unit(q), reference.unit(k)
-    phi_q, phi_k = (reference.features(x, planes, params.sharpness)[0, :, 0] for x in (q, k))  # [T, L, R]
-    scores = np.cumsum(np.einsum("tlr,slr->lts", phi_q, phi_k, optimize=True), axis=0)  # the factor 1/L cancels in rows
-    scores = scores[ERROR_TABLES - 1] * seen
-    return _error(_rows(scores) @ v[0, :, 0], out_angular, v)
+def _hashed(params: RaceParams, given: Inputs) -> list[Array]:
+    """q and k as they are hashed."""
+    return [reference.unit(x) if params.normalize else x for x in (given.q, given.k)]
+
+
+def _seen(params: RaceParams) -> Array:
+    return visible(params.tokens, params.tokens, causal=params.causal)
+
+
+def _table_scores(params: RaceParams, given: Inputs, planes: Float[Array, "L P K"]) -> Float[Array, "L T S"]:
+    """phi(q) . phi(k) of each table alone, unmasked, as a product over planes: P factors a pair instead of 2^P terms.
+
+    Plain numbers do: where sharpness ends at 32 and planes at 8, no factor is below e^-64, so no product below e^-512,
+    and the smallest float64 is e^-708. The reference, which takes any sharpness, has to add logarithms.
+    """
+    queries, keys = (_soft_bits(reference.project(x, planes), params.sharpness) for x in _hashed(params, given))
+    return np.stack([np.prod(q @ k.swapaxes(-1, -2), axis=0) for q, k in zip(queries, keys, strict=True)])
+
+
+def _soft_bits(projection: Float[Array, "1 T 1 L P"], sharpness: float) -> Float[Array, "L P T 2"]:
+    """The chances that a token's bit is set and that it is not: phi is their product over planes (p. 22)."""
+    lean = 2 * sharpness * np.tanh(projection[0, :, 0].transpose(1, 2, 0))
+    return 1 / (1 + np.exp(np.stack([-lean, lean], axis=-1)))
+
+
+def _weights(
+    params: RaceParams, given: Inputs, scores: Float[Array, "T S"]
+) -> tuple[dict[str, Float[Array, "..."]], Float[Array, "T V"]]:
+    """The three matrices and the output error of the one that stands on `scores`, S_hat up to a factor; and the output
+    of angular attention.
+    """
+    q, k, v, _ = given
+    race = _rows(scores * _seen(params))
+    out_angular = reference.angular_attention(q, k, v, params.planes, causal=params.causal)[0, :, 0]
+    return {
+        "softmax": softmax_weights(q, k, causal=params.causal)[0, 0],
+        "angular": _rows(reference.angular_scores(q, k, params.planes)[0, 0] * _seen(params)),
+        "race": race,
+        "error_here": np.asarray(_error(race @ v[0, :, 0], out_angular, v)),
+    }, out_angular
 
 
 def _error(out: Float[Array, "... T V"], target: Float[Array, "T V"], v: Array) -> Float[Array, "..."]:

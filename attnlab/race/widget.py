@@ -11,4 +11,4 @@ __all__ = ["RacePanel"]
 class RacePanel(Panel):
     """RACE with its dials as keyword arguments: `RacePanel(planes=3, input="layer 9, head 1")`."""
 
-    view: ClassVar = race_view
+    room: ClassVar = race_view

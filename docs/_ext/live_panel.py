@@ -4,7 +4,7 @@
     :set: planes=2 tables=8 input="layer 9, head 1"
     ```
 
-`set` takes what `attnlab export --set` takes. Where no script runs, the state's numbers stand there instead.
+`set` takes what `attnlab export --set` takes. Where no script runs, the still's numbers stand there instead.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from attnlab.panels import export, link
 from attnlab.panels.bundle import PACKAGE
 
 FOLDER = "_static/panels"
-SOURCES = {".py", ".js", ".html"}  # a page holds what these say
+SOURCES = {".py", ".js", ".html", ".safetensors"}  # what a page may be made of
 
 
 class Frame(nodes.General, nodes.Element):
@@ -42,24 +42,23 @@ class LivePanel(SphinxDirective):
             state = export.setting(mechanism, shlex.split(self.options.get("set", "")))
         except ValueError as error:
             raise self.error(f"live-panel: {error}") from error
-        for folder in ("panels", mechanism):
-            for path in sorted((PACKAGE / folder).iterdir()):
-                if path.suffix in SOURCES:
-                    self.env.note_dependency(str(path))
+        for path in sorted(PACKAGE.rglob("*")):
+            if path.suffix in SOURCES:
+                self.env.note_dependency(str(path))
         return [Frame(mechanism=mechanism, state=state)]
 
 
 def write_frame(self, node: Frame) -> None:
     """The page beside the others, and the frame that shows it."""
     mechanism, state = node["mechanism"], node["state"]
-    spec, view = panels.spec(mechanism), panels.view(mechanism)
+    spec = panels.spec(mechanism)
     name = hashlib.sha256(link.fragment(state, spec).encode()).hexdigest()[:8]
     file = f"{FOLDER}/{mechanism}-{name}.html"
     path = Path(self.builder.outdir, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     export.write(path, mechanism, state)
     address = escape(relative_uri(self.builder.get_target_uri(self.builder.current_docname), file))
-    numbers = view.still(view.PARAMS(**state["dials"]))["numbers"]
+    numbers = export.contents(mechanism, state)["numbers"]
     rows = "".join(f"<li>{escape(label)}: {escape(number)}</li>" for label, number in numbers)
     self.body.append(
         f'<div class="live-panel">\n<iframe src="{address}" title="Live panel: {escape(spec["title"])}" loading="lazy" '

@@ -6,6 +6,9 @@ A test says with `complaints.expect` what it provokes; any other complaint of a 
 import pytest
 
 from attnlab.bench import _lab
+from tests.browser.panel_on_page import CLIPBOARD
+
+PROJECTOR = {"width": 1400, "height": 1000}
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +38,10 @@ class Complaints:
 
 @pytest.fixture
 def complaints():
-    return Complaints()
+    """What the pages of this test complain of; in the end it has to be what was expected."""
+    complaints = Complaints()
+    yield complaints
+    assert complaints.surprises() == []
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def open_page(browser, complaints):
     opened = []
 
     def open_page(**options):
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}} | options)
+        context = browser.new_context(**{"viewport": PROJECTOR} | options)
         opened.append((context, _lab.watch(context)))
         return context.new_page()
 
@@ -53,10 +59,31 @@ def open_page(browser, complaints):
         complaints.seen += [text for page in context.pages for text in _lab.strips(page)]
         context.close()
         complaints.seen += seen
-    assert complaints.surprises() == []
 
 
 @pytest.fixture
 def page(open_page):
     """A fresh page of the size of a projector."""
     return open_page()
+
+
+@pytest.fixture(scope="module")
+def kept_page(browser):
+    """A page for the tests of one file, and what it complains of."""
+    context = browser.new_context(bypass_csp=True)  # playwright's own waiting evaluates text, which our pages forbid
+    context.add_init_script(CLIPBOARD)
+    yield context.new_page(), _lab.watch(context)
+    context.close()
+
+
+@pytest.fixture
+def same_page(kept_page, complaints):
+    """The page of this file, empty and as large as a projector: what the last test made of it is gone."""
+    page, seen = kept_page
+    page.mouse.move(0, 0)  # nothing that comes is pointed at
+    page.goto("about:blank")
+    page.set_viewport_size(PROJECTOR)
+    page.emulate_media(media="null", color_scheme="light", reduced_motion="no-preference", forced_colors="none")
+    seen.clear()
+    yield page
+    complaints.seen += [*seen, *_lab.strips(page)]

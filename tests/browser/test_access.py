@@ -2,49 +2,57 @@
 
 import base64
 import re
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import TimeoutError as TooLate
 
 from attnlab import panels
 from attnlab.panels import export, link
 from attnlab.race import view
 from attnlab.race.params import RaceParams
+from tests.browser.panel_on_page import (
+    CLIPBOARD,
+    canvas,
+    cell,
+    figure,
+    height,
+    painted,
+    settle,
+    shut_down,
+    turn_lab,
+)
 
 RACE = panels.spec("race")
 FIGURES = RACE["views"]
 MATRICES = ("softmax", "angular", "race")
 LONGEST = ("planes=8", "tables=16", "tokens=256", "pin=table.15,bucket.255,key.255", "view=buckets")
-FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-CLIPBOARD = """Object.defineProperty(navigator, "clipboard", {
-  value: { writeText: async (text) => { globalThis.copied = text; } },
-});"""
 PHONE = {"has_touch": True, "is_mobile": True}  # a coarse pointer, and none that hovers
 CONTROLS = ".attnlab :is(input, select, button, canvas, summary, textarea, [tabindex])"
 A4 = {"width": 703, "height": 1032}  # what margins of 12 mm leave of it, in CSS pixels
 
 
 @pytest.fixture
-def show(open_page, tmp_path):
-    """Open the page of a mechanism's state, from a disk; options are those of a browser context."""
+def show(same_page, open_page, tmp_path):
+    """Open the page of a mechanism's state, from a disk. What a page cannot change later, as that a finger touches it,
+    are options of a browser context, and mean a page of its own.
+    """
 
-    def show(*words, mechanism="race", width=1200, height=900, **options):
+    def show(*words, mechanism="race", width=1200, height=900, media=None, **options):
         export.write(tmp_path / "page.html", mechanism, export.setting(mechanism, words))
-        page = open_page(viewport={"width": width, "height": height}, bypass_csp=True, **options)  # waiting needs eval
-        page.add_init_script(CLIPBOARD)
+        page = open_page(bypass_csp=True, **options) if options else same_page  # waiting evaluates text
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(**media or {})
+        if options:
+            page.add_init_script(CLIPBOARD)
         page.goto((tmp_path / "page.html").as_uri())
-        page.wait_for_function("() => Number(document.querySelector('.attnlab')?.dataset.frames) >= 1")
+        painted(page)
         settle(page)
         return page
 
     return show
-
-
-def settle(page) -> None:
-    """Let what was asked be painted."""
-    page.evaluate(FRAME)
 
 
 def open_details(page) -> None:
@@ -52,34 +60,19 @@ def open_details(page) -> None:
     page.locator(".al-table table").wait_for()
 
 
-def figure(page, name: str):
-    return page.locator(f"[data-figure={name}]")
-
-
-def canvas(page, name: str):
-    return figure(page, name).locator("canvas")
-
-
-def cell(page, name: str, query: int, key: int, tokens: int = 32) -> tuple[float, float]:
-    """The middle of a cell of a matrix, in the window."""
-    box = canvas(page, name).bounding_box()
-    side = min(box["width"] - 22, box["height"] - 21)
-    return box["x"] + 20 + side * (key + 0.5) / tokens, box["y"] + 2 + side * (query + 0.5) / tokens
-
-
 def shape(page, name: str) -> float:
     box = canvas(page, name).bounding_box()
     return box["width"] / box["height"]
 
 
-def height(page) -> float:
-    return page.locator(".attnlab").bounding_box()["height"]
-
-
-def state(page) -> dict:
-    """The state in the address, which follows the panel."""
-    page.wait_for_timeout(150)  # a dial that rests this long was let go
-    return link.from_fragment(page.evaluate("location.hash"), RACE)
+def address_says(page, *words: str) -> bool:
+    """Whether the address comes to hold this state; it follows the panel once a dial rests."""
+    want = export.setting("race", words)
+    try:
+        page.wait_for_function("(want) => location.hash === want", arg=link.fragment(want, RACE), timeout=10_000)
+    except TooLate:
+        assert link.from_fragment(page.evaluate("location.hash"), RACE) == want
+    return True
 
 
 def channels(colour: str) -> list[float]:
@@ -125,24 +118,25 @@ def complaints_of_axe(page, *within: str) -> list[str]:
     return [f"{rule['impact']} {rule['id']}: {node['html']}" for rule in found["violations"] for node in rule["nodes"]]
 
 
-@pytest.mark.parametrize("width", [1200, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("mechanism", panels.names())
-def test_axe_finds_nothing_on_the_exported_page(show, complaints, mechanism, theme, width):
-    page = show("pin=query.3,key.5", mechanism=mechanism, width=width, color_scheme=theme)
+def test_axe_finds_nothing_on_the_exported_page(show, complaints, mechanism):
+    page = show("pin=query.3,key.5", mechanism=mechanism)
     open_details(page)
     page.get_by_role("button", name="Verify").click()  # says that it needs a kernel
     page.evaluate("location.hash = '#nonsense'")
     page.locator(".al-error").wait_for()
     complaints.expect("This state was refused")
-    settle(page)
-    assert page.locator(".attnlab").get_attribute("data-theme") == theme
-    assert complaints_of_axe(page) == []
+    for theme, width in product(("light", "dark"), (1200, 390)):
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("(theme) => document.querySelector('.attnlab').dataset.theme === theme", arg=theme)
+        settle(page)
+        assert complaints_of_axe(page) == [], (theme, width)
 
 
 def test_axe_finds_nothing_in_the_output_cell_of_jupyterlab(lab, page):
     lab.open(page, "access.ipynb", "from attnlab.race.widget import RacePanel\nRacePanel()")
-    page.wait_for_function("() => Number(document.querySelector('.attnlab')?.dataset.frames) >= 1", timeout=60_000)
+    painted(page)
     page.get_by_role("button", name="Verify").click()
     page.locator(".al-verify [role=listitem]").nth(2).wait_for(timeout=120_000)
     open_details(page)
@@ -150,17 +144,12 @@ def test_axe_finds_nothing_in_the_output_cell_of_jupyterlab(lab, page):
     canvas(page, "race").press("Enter")
     page.get_by_text("pinned, Esc releases").wait_for()
     for theme in ("dark", "light"):
-        page.evaluate(
-            "(name) => window.jupyterapp.commands.execute('apputils:change-theme', { theme: `JupyterLab ${name}` })",
-            theme.title(),
-        )
-        page.wait_for_function("(theme) => document.querySelector('.attnlab').dataset.theme === theme", arg=theme)
-        page.wait_for_timeout(1500)  # Lab covers the page while it changes
+        turn_lab(page, theme)
         assert complaints_of_axe(page, ".attnlab") == []
     page.get_by_label("planes P").press("ArrowRight")  # what was verified is of other dials now
     page.get_by_text("Checked for other dials").wait_for()
     assert complaints_of_axe(page, ".attnlab") == []
-    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    shut_down(page)
 
 
 # -- keyboard ---------------------------------------------------------------------------------------------------------
@@ -179,6 +168,7 @@ def walked(page) -> list[dict]:
     while True:
         page.keyboard.press("Tab")
         if page.evaluate("!document.activeElement.closest('.attnlab')"):
+            session.detach()
             return stops
         target = session.send("Runtime.evaluate", {"expression": "document.activeElement"})["result"]["objectId"]
         tree = session.send("Accessibility.getPartialAXTree", {"objectId": target, "fetchRelatives": False})
@@ -208,7 +198,7 @@ def test_tab_reaches_every_control_by_its_name_in_reading_order(show, width):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_ring_around_the_control_in_focus_can_be_seen(show, theme):
-    page = show("pin=query.3,key.5", color_scheme=theme)
+    page = show("pin=query.3,key.5", media={"color_scheme": theme})
     open_details(page)
     paper = page.evaluate("getComputedStyle(document.querySelector('.attnlab')).getPropertyValue('--al-paper')")
     for stop in walked(page):
@@ -232,16 +222,17 @@ def test_the_keyboard_alone_sets_every_dial_and_every_choice(show):
     canvas(page, "angular").press("ArrowDown")
     canvas(page, "angular").press("Enter")
     words = "planes=4 tables=5 sharpness=4.36 tokens=33 head_width=17 seed=1 causal=true normalize=true"
-    want = export.setting("race", [*words.split(), "features=queries", "view=angular", "pin=query.1,key.0"])
-    assert state(page) == want
+    words = [*words.split(), "features=queries", "view=angular", "pin=query.1,key.0"]
+    assert address_says(page, *words)
     page.get_by_role("button", name="Copy number").press("Enter")
     page.get_by_text("Copied.").wait_for()
-    number = view.compute(RaceParams(**want["dials"]))["angular"][1, 0]
+    dials = export.setting("race", words)["dials"]
+    number = view.compute(RaceParams(**dials))["angular"][1, 0]
     copied = page.evaluate("copied")
     assert float(copied.split(" = ")[1].removesuffix(" (float64); κ^4")) == pytest.approx(number, rel=1e-12)
     page.get_by_label("Numbers of this view").press("End")
     page.get_by_label("planes P").press("Escape")
-    assert state(page)["selection"] == {"features": "queries", "view": "lemma", "pin": None}
+    assert address_says(page, *words[:-2], "view=lemma")
 
 
 def test_a_menu_of_inputs_opens_to_the_keyboard(show):
@@ -349,7 +340,7 @@ MARKS = ("edge", "query", "key", "value", "error")  # lines, bars, thumbs, borde
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_and_lines_stand_out_from_the_paper(show, theme):
-    page = show(color_scheme=theme)
+    page = show(media={"color_scheme": theme})
     root = page.locator(".attnlab")
     colours = {
         name: root.evaluate("(root, name) => getComputedStyle(root).getPropertyValue(name)", f"--al-{name}")
@@ -361,7 +352,7 @@ def test_words_and_lines_stand_out_from_the_paper(show, theme):
         assert {name: contrast(colours[name], paper) >= 3 for name in MARKS} == dict.fromkeys(MARKS, True)
 
 
-def painted(page, name: str, tokens: int) -> np.ndarray:
+def colours_of(page, name: str, tokens: int) -> np.ndarray:
     """The colour of the middle of every cell of a matrix, as [queries, keys, 3] from 0 to 1."""
     values = canvas(page, name).evaluate(
         """(canvas, tokens) => {
@@ -384,10 +375,10 @@ def painted(page, name: str, tokens: int) -> np.ndarray:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_larger_weight_is_lighter_and_three_matrices_share_one_scale(show, theme):
-    page = show("tokens=12", color_scheme=theme)
+    page = show("tokens=12", media={"color_scheme": theme})
     views = view.compute(RaceParams(tokens=12))
     weights = np.concatenate([views[name].ravel() for name in MATRICES])
-    colours = np.concatenate([painted(page, name, 12).reshape(-1, 3) for name in MATRICES])
+    colours = np.concatenate([colours_of(page, name, 12).reshape(-1, 3) for name in MATRICES])
     lightness = np.array([luminance(colour) for colour in colours])[np.argsort(weights)]
     assert np.all(np.diff(lightness) >= -1e-12)  # over all three at once
     assert len(np.unique(lightness)) > 50
@@ -508,22 +499,18 @@ def test_a_tap_pins_a_number_and_another_tap_lets_it_go(show):
     for _ in range(2):
         page.touchscreen.tap(*cell(page, "race", 20, 5))
         mark.wait_for()
-        assert state(page)["selection"] | {"features": ""} == {
-            "features": "",
-            "view": "race",
-            "pin": {"query": 20, "key": 5},
-        }
+        assert address_says(page, "view=race", "pin=query.20,key.5")
         weight = view.compute(RaceParams())["race"][20, 5]
         assert number.inner_text() == f"= {weight:.4g}"
         assert figure(page, "race").locator(".al-head span").inner_text() == f"{weight:.4g}"
         assert page.locator(".al-readout p").nth(2).inner_text().startswith("Point at another number")
         page.touchscreen.tap(*cell(page, "race", 20, 5))
         mark.wait_for(state="hidden")
-        assert state(page)["selection"]["pin"] is None
+        assert address_says(page, "view=race")
         assert number.inner_text() == ""  # a finger that has gone points at nothing
     page.touchscreen.tap(*cell(page, "race", 20, 5))
     mark.tap()
-    assert state(page)["selection"]["pin"] is None
+    assert address_says(page, "view=race")
 
 
 def finger(page, start: tuple[float, float], end: tuple[float, float], steps: int = 12) -> None:
@@ -555,7 +542,7 @@ def test_a_finger_drags_a_slider(show):
     y = box["y"] + box["height"] / 2
     finger(page, (box["x"] + box["width"] * 2 / 7, y), (box["x"] + box["width"] - 2, y))
     page.wait_for_function("() => document.querySelector('.al-dial output').value === '8'")
-    assert state(page)["dials"]["planes"] == 8
+    assert address_says(page, "planes=8")
 
 
 @pytest.mark.parametrize("width", [1200, 900, 700, 390, 320])
@@ -573,16 +560,20 @@ def test_setting_reading_pinning_and_copying_never_change_the_height(show, width
             settle(page)
             heights[f"{label}, {key}"] = height(page)
     for name in FIGURES:
+        canvas(page, name).scroll_into_view_if_needed()
         box = canvas(page, name).bounding_box()
         for part in (0.3, 0.6):
-            canvas(page, name).hover(position={"x": box["width"] * part, "y": box["height"] * part})
+            page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] * part)
             settle(page)
             heights[f"over {name}, {part}"] = height(page)
+    here = """([query, key]) => {
+        const cell = document.querySelector(".al-table td[aria-current=true]");
+        return cell?.parentElement.rowIndex === query + 1 && cell.cellIndex === key + 1;
+    }"""
     for query, key in ((3, 5), (20, 25)):
         page.mouse.click(*cell(page, "race", query, key))
-        canvas(page, "angular").hover()
-        settle(page)
-        page.wait_for_timeout(100)  # the table follows when the hand rests
+        page.mouse.move(*cell(page, "angular", query + 1, key + 1))
+        page.wait_for_function(here, arg=[query + 1, key + 1])  # the table follows when the hand rests
         heights[f"pinned {query}, {key}"] = height(page)
     for name in ("Copy link", "Copy number"):
         page.get_by_role("button", name=name).click()
@@ -604,7 +595,7 @@ def test_at_two_hundred_per_cent_nothing_lies_on_anything(show):
 
 
 def test_a_dark_panel_is_painted_for_white_paper_and_dark_again_after(show):
-    page = show("pin=query.20,key.25", color_scheme="dark")
+    page = show("pin=query.20,key.25", media={"color_scheme": "dark"})
     ink = {
         theme: page.evaluate(
             """async (theme) => {
@@ -683,13 +674,13 @@ def test_nothing_moves_for_a_reader_who_asked_for_less_motion(show):
         const { transitionDuration, animationName } = getComputedStyle(element);
         return animationName !== "none" || transitionDuration.split(",").some((time) => parseFloat(time) > 0);
     }).length"""
-    assert show(reduced_motion="no-preference").evaluate(moves) > 0  # else the next line would show nothing
-    assert show(reduced_motion="reduce").evaluate(moves) == 0
+    assert show(media={"reduced_motion": "no-preference"}).evaluate(moves) > 0  # else the next line would show nothing
+    assert show(media={"reduced_motion": "reduce"}).evaluate(moves) == 0
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_high_contrast_keeps_thumbs_choices_and_scales_in_sight(show, theme):
-    page = show("pin=query.20,key.25", forced_colors="active", color_scheme=theme)
+    page = show("pin=query.20,key.25", media={"forced_colors": "active", "color_scheme": theme})
     ground = pixels(page, page.get_by_label("planes P"))[0] / 255
     thumb = [contrast(colour / 255, ground) >= 3 for colour in pixels(page, page.get_by_label("planes P"))]
     assert sum(thumb) > 250  # a disc 14 pixels wide, and a line on either side

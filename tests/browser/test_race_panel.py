@@ -1,117 +1,95 @@
 """The RACE panel in a real browser: in JupyterLab with a kernel, and mounted on a bare page without one."""
 
-import base64
 import json
-import time
 from dataclasses import asdict
 from functools import partial
 
 import pytest
 
 from attnlab import panels, parity
+from attnlab.bench import _lab
 from attnlab.panels.state import defaults
 from attnlab.race import view
 from attnlab.race.params import RaceParams
+from tests.browser.conftest import PROJECTOR
+from tests.browser.panel_on_page import (
+    CURRENT,
+    canvas,
+    cell,
+    follows,
+    height,
+    mount,
+    number_in,
+    number_of,
+    painted,
+    pixels,
+    readout,
+    rested,
+    run_again,
+    settle,
+    shown,
+    shut_down,
+    slider,
+    turn_lab,
+)
 
 SHOW = "from attnlab.race.widget import RacePanel\npanel = RacePanel()\npanel"
 FIGURES = ("buckets", "softmax", "angular", "race", "band", "error", "lemma")
 
 
+@pytest.fixture(scope="module")
+def opened(lab, browser):
+    """A notebook in JupyterLab that shows a panel, with a cell before and a cell after it; and its complaints."""
+    context = browser.new_context(viewport=PROJECTOR)
+    seen = _lab.watch(context)
+    page = open_notebook(lab, context.new_page(), "panel.ipynb")
+    yield page, seen
+    shut_down(page)
+    context.close()
+
+
 @pytest.fixture
-def notebook(lab, page):
-    """A notebook in JupyterLab that shows a panel, with a cell before and a cell after it."""
-    lab.open(page, "panel.ipynb", "before = 1", SHOW, "after = 2")
-    wait_for_picture(page)
+def notebook(opened, complaints):
+    """The shared notebook, its panel run anew."""
+    page, seen = opened
+    page.set_viewport_size(PROJECTOR)
+    page.mouse.move(0, 0)
+    run_again(page, 1)
+    seen.clear()
     yield page
-    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    complaints.seen += [*seen, *_lab.strips(page)]
+
+
+def open_notebook(lab, page, name: str):
+    lab.open(page, name, "before = 1", SHOW, "after = 2")
+    painted(page)
+    return page
 
 
 @pytest.fixture
-def bare(page):
+def bare(same_page):
     """Mount the panel on an empty page of some width; no kernel, no server."""
-    text = base64.b64encode(panels.source("race").encode()).decode()
 
-    def mount(state=None, width=1100, background="#ffffff", host="undefined"):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.set_content(f"<!doctype html><body style='margin: 8px; background: {background}'><main></main>")
-        page.evaluate(
-            """async ([text, state]) => {
-                const { mount } = await import("data:text/javascript;base64," + text);
-                window.view = mount(document.querySelector("main"), { state: state ?? undefined, host: HOST });
-            }""".replace("HOST", host),
-            [text, state],
-        )
-        wait_for_picture(page)
-        return page
+    def show(state=None, width=1100, background="#ffffff"):
+        same_page.set_viewport_size({"width": width, "height": 900})
+        mount(same_page, state=state, style=f"background: {background}")
+        return same_page
 
-    return mount
-
-
-def wait_for_picture(page, frames: int = 1) -> None:
-    page.wait_for_function(f"Number(document.querySelector('.attnlab')?.dataset.frames) >= {frames}", timeout=60_000)
-    page.wait_for_function("document.querySelector('[data-figure=race] b').textContent === 'RACE'")
-
-
-def pixels(page) -> dict[str, str]:
-    """What each canvas shows."""
-    return page.evaluate(
-        "() => Object.fromEntries([...document.querySelectorAll('[data-figure]')].map("
-        "(figure) => [figure.dataset.figure, figure.querySelector('canvas').toDataURL()]))"
-    )
+    return show
 
 
 def settled(page, change) -> tuple[dict[str, str], dict[str, str]]:
     """The pictures before and after `change`, once its frame is painted."""
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    settle(page)
     before, frames = pixels(page), frames_of(page)
     change()
-    wait_for_picture(page, frames + 1)
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    painted(page, frames + 1)
+    settle(page)
     return before, pixels(page)
 
 
 def frames_of(page) -> int:
     return int(page.locator(".attnlab").get_attribute("data-frames"))
-
-
-def follows(lab, page, source: str, expected: str, seconds: float = 10) -> bool:
-    """Whether Python prints what is expected, once the dials have rested."""
-    end = time.monotonic() + seconds
-    while (printed := lab.run(page, source)) != expected and time.monotonic() < end:
-        pass
-    assert printed == expected
-    return True
-
-
-def slider(page, label: str):
-    return page.get_by_label(label, exact=True)
-
-
-def shown(page, label: str) -> str:
-    """The number beside a slider."""
-    return slider(page, label).locator("xpath=../output").inner_text()
-
-
-def readout(page, line: int = 0) -> list[str]:
-    """Words and number of a line of the readout."""
-    paragraph = page.locator(".al-readout p").nth(line)
-    return [paragraph.locator("span").inner_text(), paragraph.locator("b").inner_text()]
-
-
-def number_in(sentence: str) -> float:
-    """The value that a sentence such as "weight = 0.25 (float64); 1 / 4" is about."""
-    return float(sentence.split(" = ")[1].split(" (float64)")[0])
-
-
-def cell(page, figure: str, query: int, key: int, tokens: int = 32) -> dict[str, float]:
-    """The middle of a cell of a matrix, as the position of a pointer over its canvas."""
-    box = page.locator(f"[data-figure={figure}] canvas").bounding_box()
-    side = min(box["width"] - 22, box["height"] - 21)  # the square beside its axes' words
-    return {"x": 20 + side * (key + 0.5) / tokens, "y": 2 + side * (query + 0.5) / tokens}
-
-
-def number_of(page, figure: str) -> str:
-    return page.locator(f"[data-figure={figure}] .al-head span").first.inner_text()
 
 
 def test_an_arrow_key_moves_dial_pictures_and_numbers_and_python_follows(lab, notebook):
@@ -148,7 +126,7 @@ def test_a_mouse_drag_paints_on_the_way_and_python_follows_at_its_end(lab, noteb
 
 
 def test_the_number_under_the_pointer_is_the_reference_number(notebook):
-    notebook.locator("[data-figure=race] canvas").hover(position=cell(notebook, "race", 20, 5))
+    notebook.mouse.move(*cell(notebook, "race", 20, 5))
     notebook.wait_for_function("document.querySelector('.al-readout b').textContent !== ''")
     expected = view.compute(RaceParams())["race"][20, 5]
     assert readout(notebook) == ["race weight of key 6 “a6” for query 21 “c5”", f"= {expected:.4g}"]
@@ -156,16 +134,13 @@ def test_the_number_under_the_pointer_is_the_reference_number(notebook):
     assert number_in(title) == pytest.approx(expected, rel=1e-9)
     assert " (float64); Ŝ = (" in title
     assert number_of(notebook, "race") == f"{expected:.4g}"
-    assert (
-        number_of(notebook, "softmax") == f"{view.compute(RaceParams())['softmax'][20, 5]:.4g}"
-    )  # the same pair elsewhere
+    elsewhere = view.compute(RaceParams())["softmax"][20, 5]  # the same pair
+    assert number_of(notebook, "softmax") == f"{elsewhere:.4g}"
 
 
 def test_arrow_keys_walk_over_a_picture_and_enter_pins(lab, notebook):
-    canvas = notebook.locator("[data-figure=race] canvas")
-    canvas.focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "Enter"):
-        canvas.press(key)
+        canvas(notebook, "race").press(key)
     expected = view.compute(RaceParams())["race"][1, 1]
     spoken = notebook.locator(".al-unseen").inner_text()
     assert number_in(spoken) == pytest.approx(expected, rel=1e-9)
@@ -179,34 +154,32 @@ def test_arrow_keys_walk_over_a_picture_and_enter_pins(lab, notebook):
 def test_a_pinned_number_stays_beside_a_hovered_one_until_it_is_released(bare):
     page = bare()
     views = view.compute(RaceParams())
-    race, angular = (page.locator(f"[data-figure={name}] canvas") for name in ("race", "angular"))
     mark = page.get_by_role("button", name="pinned, Esc releases")
-    height = page.locator(".attnlab").bounding_box()["height"]
+    room = height(page)
     pinned = ["race weight of key 6 “a6” for query 21 “c5”", f"= {views['race'][20, 5]:.4g}"]
     for release in ("Escape", "click"):
         assert mark.is_hidden()
-        settled(page, lambda: race.click(position=cell(page, "race", 20, 5)))
-        settled(page, lambda: angular.hover(position=cell(page, "angular", 2, 3)))
+        settled(page, lambda: page.mouse.click(*cell(page, "race", 20, 5)))
+        settled(page, lambda: page.mouse.move(*cell(page, "angular", 2, 3)))
         assert mark.is_visible()
         assert readout(page) == pinned
         number = f"= {views['angular'][2, 3]:.4g}"
         assert readout(page, 2) == ["angular weight of key 4 “a4” for query 3 “a3”", number]
-        assert page.locator(".attnlab").bounding_box()["height"] == height
+        assert height(page) == room
         if release == "Escape":
             slider(page, "planes P").focus()  # from any control of the panel
             settled(page, lambda: slider(page, "planes P").press("Escape"))
         else:
-            settled(page, lambda: race.click(position=cell(page, "race", 20, 5)))
+            settled(page, lambda: page.mouse.click(*cell(page, "race", 20, 5)))
     assert mark.is_hidden()
 
 
 def test_a_later_key_is_called_masked_and_not_zero(bare):
     page = bare()
     page.get_by_label("causal").click()
-    canvas = page.locator("[data-figure=softmax] canvas")
-    settled(page, lambda: canvas.hover(position=cell(page, "softmax", 4, 9)))
+    settled(page, lambda: page.mouse.move(*cell(page, "softmax", 4, 9)))
     assert readout(page) == ["softmax weight of key 10 “b2” for query 5 “a5”", "masked (later key)"]
-    settled(page, lambda: canvas.hover(position=cell(page, "softmax", 9, 4)))
+    settled(page, lambda: page.mouse.move(*cell(page, "softmax", 9, 4)))
     assert readout(page)[1].startswith("= ")
 
 
@@ -230,7 +203,7 @@ def test_a_seed_is_typed_and_one_out_of_range_is_clamped_with_a_sentence(bare):
 def test_no_scrollbar_stands_between_the_panel_and_its_notebook(notebook):
     for width in (1400, 1280, 1001, 777):  # widths at which heights are no whole pixels
         notebook.set_viewport_size({"width": width, "height": 720})
-        notebook.wait_for_timeout(400)  # Lab lays out late
+        rested(notebook)  # Lab lays out late
         overflowing = notebook.evaluate(
             """() => {
                 const found = [];
@@ -276,12 +249,13 @@ def test_verify_reports_every_implementation_in_the_badge(notebook):
     assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
 
 
-def test_dials_moved_while_python_verifies_stay_and_are_not_certified(lab, notebook):
+def test_dials_moved_while_python_verifies_stay_and_are_not_certified(lab, notebook, tmp_path):
+    moved = tmp_path / "moved"
     notebook.evaluate(
-        """() => {
-            const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
-            kernel.requestExecute({ code: "import time; time.sleep(3)", store_history: false });
-        }"""
+        f"""(code) => {{
+            {CURRENT}.sessionContext.session.kernel.requestExecute({{ code, store_history: false }});
+        }}""",
+        f"import os, time\nwhile not os.path.exists({str(moved)!r}): time.sleep(0.01)",
     )
     for label, key, press in (
         ("planes P", "ArrowRight", 2),
@@ -293,24 +267,28 @@ def test_dials_moved_while_python_verifies_stay_and_are_not_certified(lab, noteb
             slider(notebook, label).press(key)
         if press == 2 and label.startswith("planes"):
             notebook.get_by_role("button", name="Verify").click()
+    moved.touch()
     notebook.wait_for_function("document.querySelectorAll('.al-verify [role=listitem]').length === 3", timeout=120_000)
     assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
-    asked, follows = "panel.report['dials']", "panel.params"
-    printed = lab.run(notebook, f"print({asked}['planes'], {asked}['tables'], {follows}.planes, {follows}.tables)")
-    assert printed == "5 4 4 6"
+    asked, now = "panel.report['dials']", "panel.params"
+    printed = f"print({asked}['planes'], {asked}['tables'], {now}.planes, {now}.tables)"
+    assert follows(lab, notebook, printed, "5 4 4 6")
     assert (shown(notebook, "planes P"), shown(notebook, "tables L")) == ("4", "6")
 
 
-def test_a_kernel_that_was_shut_down_is_missed_in_a_sentence(notebook):
-    notebook.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    notebook.get_by_role("button", name="Verify").click()
-    assert "needs a running kernel" in notebook.locator(".al-verify").inner_text()
-    assert notebook.get_by_role("button", name="Verify").is_enabled()
+def test_a_kernel_that_was_shut_down_is_missed_in_a_sentence(lab, page, complaints):
+    open_notebook(lab, page, "ended.ipynb")
+    settle(page)
+    shut_down(page)
+    page.get_by_role("button", name="Verify").click()
+    assert "needs a running kernel" in page.locator(".al-verify").inner_text()
+    complaints.expect("Python does not follow")
+    assert page.get_by_role("button", name="Verify").is_enabled()
 
 
-def test_a_kernel_that_never_answers_does_not_hold_the_button(bare, page):
+def test_a_kernel_that_never_answers_does_not_hold_the_button(page):
     page.clock.install()
-    bare(host="{ save() {}, verify() {} }")
+    mount(page, host="{ save() {}, verify() {} }")
     button, note = page.get_by_role("button", name="Verify"), page.locator(".al-verify .al-note")
     button.click()
     assert button.is_disabled()
@@ -371,45 +349,61 @@ def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
 def test_an_exception_in_python_is_shown_in_the_panel(lab, notebook, complaints):
     complaints.expect("the kernel of race is on fire")
     broken = "def broken(*arguments, **options):\n    raise RuntimeError('the kernel of race is on fire')"
-    assert lab.run(notebook, f"from attnlab import parity\n{broken}\nparity.verify = broken") == ""
+    swap = f"from attnlab import parity\n{broken}\nwhole, parity.verify = parity.verify, broken"
+    assert lab.run(notebook, swap) == ""
     notebook.get_by_role("button", name="Verify").click()
     strip = notebook.locator(".al-error")
     strip.wait_for(state="visible")
+    assert lab.run(notebook, "parity.verify = whole") == ""
     assert "RuntimeError: the kernel of race is on fire" in strip.inner_text()
     assert notebook.locator(".al-verify [role=listitem]").count() == 0
     assert notebook.get_by_role("button", name="Verify").is_enabled()
 
 
+TYPED = ("b", "a", "x", "d", "d", "m", "y", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "z", "Enter")
+
+
 def test_keys_typed_on_any_control_leave_the_notebook_alone(lab, notebook):
-    cells = lab.cells(notebook)
-    notebook.get_by_text("Exact numbers and a table").click()
-    notebook.locator("[data-figure=race] canvas").click()  # a pin can be released by a button
+    details, mark = notebook.locator(".al-numbers"), notebook.get_by_role("button", name="pinned, Esc releases")
+
+    def everything_in_sight():
+        details.evaluate("(details) => (details.open = true)")
+        if mark.is_hidden():  # only a pin that stands can be released by a button
+            canvas(notebook, "race").press("ArrowDown")
+            canvas(notebook, "race").press("Enter")
+            mark.wait_for()
+
+    def of_lab():
+        told = f"() => [{CURRENT}.content.activeCellIndex, {CURRENT}.content.mode]"
+        return [*notebook.evaluate(told), *lab.cells(notebook)]
+
+    everything_in_sight()
+    before = of_lab()
     controls = notebook.locator(".attnlab :is(input, select, button, canvas, summary, .al-table)")
     assert controls.count() == 9 + 2 + 1 + 3 + 1 + len(FIGURES) + 1 + 3 + 1
     for control in controls.all():
-        for key in ("b", "a", "x", "d", "d", "m", "y", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "z", "Enter"):
-            if control.is_visible() and control.is_enabled():
-                control.focus()
-                control.press(key)
+        everything_in_sight()
+        name = control.evaluate("(it) => it.ariaLabel || it.labels?.[0]?.textContent || it.textContent")
+        assert (control.is_visible(), control.is_enabled()) == (True, True), name
+        control.focus()
+        assert control.evaluate("(control) => document.activeElement === control"), name
+        for key in TYPED:
+            notebook.keyboard.press(key)
         notebook.keyboard.press("Escape")
-    assert lab.cells(notebook) == cells
+        assert of_lab() == before, name
     # the same keys do edit the notebook where no control is in focus, or this test would show nothing
     notebook.locator(".jp-InputArea-prompt").last.click()
     notebook.keyboard.press("Escape")
     notebook.keyboard.press("b")
-    notebook.wait_for_timeout(200)
-    assert len(lab.cells(notebook)) == len(cells) + 1
+    notebook.wait_for_function(f"(count) => {CURRENT}.content.model.cells.length > count", arg=len(before) - 2)
+    notebook.evaluate("() => window.jupyterapp.commands.execute('notebook:delete-cell')")
 
 
 def test_the_theme_follows_jupyterlab(notebook):
     light = pixels(notebook)
-    for name, expected in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
-        notebook.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{ theme: '{name}' }})")
-        notebook.wait_for_function(f"document.querySelector('.attnlab').dataset.theme === '{expected}'")
-        notebook.wait_for_timeout(
-            1500
-        )  # Lab covers the page while it changes, and stumbles over a second change meanwhile
-        assert (pixels(notebook)["band"] == light["band"]) == (expected == "light")
+    for theme in ("dark", "light"):
+        turn_lab(notebook, theme)
+        assert (pixels(notebook)["band"] == light["band"]) == (theme == "light")
 
 
 def test_a_narrow_page_is_not_wider_than_its_window(bare):
@@ -422,14 +416,14 @@ def test_a_narrow_page_is_not_wider_than_its_window(bare):
 @pytest.mark.parametrize("width", [1100, 700, 390])
 def test_moving_dials_never_changes_the_height(bare, width):
     page = bare(width=width)
-    heights = {page.locator(".attnlab").bounding_box()["height"]}
+    heights = {height(page)}
     for label in ("planes P", "tables L", "sharpness β", "tokens N"):
         for key in ("Home", "End"):
             slider(page, label).focus()
             settled(page, partial(slider(page, label).press, key))
-            heights.add(page.locator(".attnlab").bounding_box()["height"])
+            heights.add(height(page))
     settled(page, page.get_by_label("causal").click)  # another caption stands under the errors
-    heights.add(page.locator(".attnlab").bounding_box()["height"])
+    heights.add(height(page))
     assert len(heights) == 1
 
 

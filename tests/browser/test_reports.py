@@ -213,8 +213,8 @@ def heights_of_stills(page) -> list[float]:
 # -- running and restarting -------------------------------------------------------------------------------------------
 
 
-def test_a_cell_run_five_times_leaves_one_view_and_one_observer_of_each_kind(notebook):
-    """Report 8, duplicate outputs: what was run before leaves no view, no still and no listener behind."""
+def test_a_cell_run_five_times_leaves_one_view_one_model_and_one_observer_of_each_kind(lab, notebook):
+    """Reports 2 and 8, duplicates: what was run before leaves no view, still, listener or saved state behind."""
     expected = [
         *("MutationObserver", "ResizeObserver", "document load", "media change"),
         *("model change:data", "model change:error", "model change:report", "model change:state"),
@@ -229,6 +229,13 @@ def test_a_cell_run_five_times_leaves_one_view_and_one_observer_of_each_kind(not
         assert notebook.evaluate("attnlabLedger.held()") == expected
     assert notebook.locator(".attnlab").count() == 1
     assert heights_of_stills(notebook) == [0]
+    alive = "import ipywidgets; print(sum(type(w).__name__ == 'RacePanel' for w in ipywidgets.Widget.widgets.values()))"
+    assert lab.run(notebook, f"import warnings; warnings.simplefilter('ignore'); {alive}") == "1"
+    notebook.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    text = (lab.folder / "reports.ipynb").read_text(encoding="utf-8")
+    models = json.loads(text)["metadata"]["widgets"][WIDGET_STATE]["state"]
+    assert [model["model_name"] for model in models.values()].count("AnyModel") == 1
+    assert len(text.encode()) < 200_000
 
 
 def test_a_panel_outlives_its_kernel_and_says_that_python_does_not_follow(lab, page, complaints):
@@ -699,7 +706,7 @@ def test_a_panel_hangs_no_execution_without_a_browser(tmp_path, monkeypatch):
     sources = (SHOW, "panel.turn(planes=4)", "print([report.impl for report in panel.verify()], panel.params.planes)")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute(env=os.environ | {"PYTHONPATH": str(NOTEBOOKS.parent)})
     (printed,) = notebook.cells[2].outputs

@@ -25,7 +25,11 @@ def panel(page, module):
             """async ([text, state, data, python]) => {
                 const { mount } = await import("data:text/javascript;base64," + text);
                 window.saved = [];
-                const host = { python, save: (state) => window.saved.push(state), verify() { window.asked = window.saved.at(-1)?.dials.planes; } };
+                const host = {
+                    python,
+                    save: (state) => window.saved.push(state),
+                    verify: () => { window.asked = window.saved.at(-1)?.dials.planes; },
+                };
                 window.view = mount(document.querySelector("main"), { state, data, host });
             }""",
             [module, state or defaults(SPEC), data, python],

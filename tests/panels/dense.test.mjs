@@ -80,7 +80,7 @@ test("the sum of a number gives the number back", () => {
     const seen = each.dials.causal ? at.query + 1 : T;
     const weight = readCell(pictureOf("weights", each), at);
     const [logit, top] = [weight.sum.split("−")[0], weight.sum.slice(weight.sum.indexOf("− ") + 2)].map((part) => numbersIn(part)[0]);
-    const [total, keys] = numbersIn(weight.sum.split("/")[1]);
+    const [total, keys] = numbersIn(weight.sum.slice(weight.sum.indexOf("over")));
     assert.equal(keys, seen);
     if (Math.abs(logit - top) < 5) near(Math.exp(logit - top) / total, weight.value, "weight");
     const spread = pictureOf("spread", each).read(at);

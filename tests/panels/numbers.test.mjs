@@ -2,6 +2,10 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import test from "node:test";
 import { distance, dot, halves, logitsOf, mix, norm, rows, shaped, softmax, step, unit } from "../../attnlab/panels/numbers.js";
+import { steps } from "../../attnlab/panels/dom.js";
+import { words as kit } from "../../attnlab/panels/labels.en.js";
+import { instead, spoken } from "../../attnlab/panels/readout.js";
+import { pairMatrix, softmaxSum } from "../../attnlab/panels/pictures.js";
 import { decades, naming, pairsOf, power, rowTotal } from "../../attnlab/panels/pictures.js";
 
 const bytesOf = (text) => Uint8Array.from(Buffer.from(text, "base64"));
@@ -89,4 +93,46 @@ test("tokens without a letter get a sign that can be seen", () => {
   assert.equal(name("query", 0), "query 1 “the”");
   assert.equal(name("query", 1), "query 2 “⏎”");
   assert.deepEqual(ends, ["the", "␣"]);
+});
+
+test("every place of a slider is a short number within the dial, and is found again", () => {
+  for (const dial of [
+    { kind: "number", low: 0.1, high: 1 },
+    { kind: "number", low: -1, high: 2.3 },
+    { kind: "number", low: 1 / 3, high: 2 / 3 },
+    { kind: "whole", low: 4, high: 256 },
+    { kind: "number", low: 1 / 32, high: 32, scale: "log" },
+  ]) {
+    const { count, value, place } = steps(dial);
+    assert.deepEqual([value(0), value(count)], [dial.low, dial.high]);
+    for (let step = 0; step <= count; step++) {
+      assert.ok(value(step) >= dial.low && value(step) <= dial.high, `${value(step)}`);
+      assert.ok(step % count === 0 || String(value(step)).length < 16, `${value(step)}`);
+      assert.equal(place(value(step)), step);
+    }
+  }
+  assert.equal(steps({ kind: "number", low: 0.1, high: 1 }).value(1), 0.109);
+});
+
+test("a number is spoken with its own dtype, and none as not a number", () => {
+  const words = { kit };
+  assert.equal(spoken({ label: "x", value: 0.25, sum: "1 / *4*" }, words), "x = 0.25 (float64); 1 / 4");
+  assert.equal(spoken({ label: "x", value: 3, dtype: "int64" }, words), "x = 3 (int64)");
+  assert.equal(spoken({ label: "x", value: NaN, sum: "0 / 0" }, words), "x: not a number");
+  assert.equal(instead({ value: 0 }, words), undefined);
+  assert.equal(instead({ value: NaN, masked: "later" }, words), "later");
+});
+
+test("a softmax weight says what it comes from, with a negative largest logit in brackets", () => {
+  const logits = shaped([2, 2], Float64Array.of(1, 2, -3, -2));
+  const words = { kit };
+  assert.equal(softmaxSum(logits, { query: 0, key: 0 }, false, words), "exp(1 − 2), over 1.368, the sum over 2 keys");
+  assert.equal(softmaxSum(logits, { query: 1, key: 0 }, false, words), "exp(-3 − (-2)), over 1.368, the sum over 2 keys");
+});
+
+test("a matrix of both signs may have its own low end and no square root", () => {
+  const given = { array: shaped([2, 2], Float64Array.of(1, -4, 2, 3)), named: { ends: [] }, words: { kit } };
+  const { scale } = pairMatrix({ ...given, min: -3, max: 2, root: false });
+  assert.deepEqual(scale, { min: -3, max: 2, root: false, above: true, below: true });
+  assert.deepEqual(pairMatrix({ ...given, min: -4 }).scale, { min: -4, max: 3, root: true, above: false, below: false });
 });

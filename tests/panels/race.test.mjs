@@ -115,6 +115,42 @@ const pictureOf = (id, compute, { dials, data }) => {
   return panel.figures.find((figure) => figure.id === id).picture({ state, data, views, spec, words });
 };
 
+test("the error with the dial's own tables can be walked to, read, and stands in the table", () => {
+  for (const tables of [4, 13]) {
+    const compute = panel.computer(spec);
+    const { marks: [mark], walk, read, columns } = pictureOf("error", compute, { dials: { ...cases[0].dials, tables }, data: null });
+    const here = compute({ dials: { ...cases[0].dials, tables } }, null).error_here[0];
+    assert.deepEqual([walk.size, mark.x.at(-1), mark.y.at(-1), mark.find({ tables: 7 }), mark.find({ tables: 8 })], [8, tables, here, [7], []]);
+    assert.deepEqual([read({ tables: 7 }).value, read({ tables: 7 }).label], [here, `output error with ${tables} tables`]);
+    assert.deepEqual([read({ tables: 0 }).label, read({ tables: 8 })], ["output error with 1 table", null]);
+    const [own, measured, rate] = columns.map(({ array }) => array);
+    assert.deepEqual([own.length, own.at(-1), measured.at(-1), rate.length], [8, `${tables} (dial)`, here, 8]);
+  }
+});
+
+test("a pin of a bucket that these dials do not have points nowhere", () => {
+  const { word } = pictureOf("buckets", panel.computer(spec), cases[0]);
+  assert.deepEqual([word("bucket", 2 ** cases[0].dials.planes - 1), word("bucket", 200)], ["bucket 7", ""]);
+});
+
+test("an angular weight of nothing says what it is over", () => {
+  const picture = panel.figures.find(({ id }) => id === "angular").picture;
+  const pair_angle = Object.assign(Float64Array.of(Math.PI, 0, Math.PI / 2, 0), { shape: [2, 2] });
+  const angular = Object.assign(Float64Array.of(0, 1, 0.2, 0.8), { shape: [2, 2] });
+  const state = { dials: { ...cases[0].dials, planes: 2, tokens: 2, input: "toy", causal: false }, selection: {} };
+  const { sum } = picture({ state, data: null, views: { pair_angle, angular, softmax: angular }, spec, words: { ...en, kit } });
+  assert.equal(sum({ query: 0, key: 0 }), "κ^2 = (1 − 3.1416/π)^2 = 0, over 1, the sum over 2 keys");
+});
+
+test("what a screen reader hears counts one table as one", () => {
+  const context = (tables) => {
+    const state = { dials: { ...cases[0].dials, tables } };
+    return { state, spec, views: panel.computer(spec)(state, null), words: { ...en, kit } };
+  };
+  assert.match(panel.summary(context(1)), / with 1 table\. /);
+  assert.match(panel.summary(context(2)), / with 2 tables\. /);
+});
+
 test("bucket shares are coloured from 0 to 1, whatever the largest is", () => {
   for (const sharpness of [1 / 32, 1, 32]) {
     const dials = { ...cases[0].dials, sharpness };

@@ -15,7 +15,7 @@ START = "export const start = (mount) => mount(null);\n"
 WORDS = 'export const words = { hello: "hello" };\n'
 TEMPLATE = "<title>{{title}}</title><script>{{module}}</script>\n"
 PANEL = 'import { double as twice } from "../panels/sums.js";\nexport const panel = { four: twice(2) };\n'
-SUMS = "// a comment that is dropped\nexport const double = (x) => 2 * x; // and another\nconst url = \"a; // b\";\n"
+SUMS = '// a comment that is dropped\nexport const double = (x) => 2 * x; // and another\nconst url = "a; // b";\n'
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A panel as one HTML file: what stands in it, what is refused, and that nothing of a notebook is needed for it."""
 
 import doctest
+import html
 import importlib.util
 import json
 import os
@@ -92,6 +93,24 @@ def test_an_earlier_export_is_replaced_and_a_foreign_file_is_not(tmp_path):
     assert path.read_bytes() == b"\xff\xfe my notes"
     export.write(path, "race", force=True)
     assert path.read_bytes() == export.page("race").encode()
+
+
+# -- the still --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", panels.names())
+def test_a_still_says_each_dial_and_each_number_once(mechanism):
+    spec = panels.spec(mechanism)
+    state = defaults(spec)
+    state["dials"] |= {"seed": 1234, "causal": True}
+    numbers = export.contents(mechanism, state)["numbers"]
+    names = [name for name, _ in numbers]
+    assert len(names) == len(set(names)) > len(spec["dials"])
+    for dial in spec["dials"]:
+        (name,) = (name for name in names if name.split(" ")[0] == dial["label"].split(" ")[0])
+        assert dict(numbers)[name] == str(state["dials"][dial["name"]])
+    rows = re.findall(r"<th .*?>(.*?)</th><td .*?>(.*?)</td>", export.still(mechanism, state, id="one"))
+    assert [tuple(map(html.unescape, row)) for row in rows] == numbers
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from attnlab.panels import still
 from attnlab.panels.still import Curve, Picture, html, png
 
 THEME = Path(still.__file__).with_name("theme.js").read_text(encoding="utf-8")
-STOPS = re.findall(r'"([0-9a-f]{6})"', re.search(r"CIVIDIS = \[(.*?)\]", THEME)[1])
+STOPS, SIGNED = (
+    re.findall(r'"([0-9a-f]{6})"', re.search(rf"{name} = \[(.*?)\]", THEME)[1]) for name in ("CIVIDIS", "SIGNED")
+)
 HALF_A_LEVEL = 4  # of a channel's 255, between the live panel's 256 colours and the still's 64
 
 
@@ -65,9 +67,9 @@ def decoded(file: bytes) -> np.ndarray:
     return np.concatenate([palette, alpha[:, None]], axis=1)[index]
 
 
-def colour(part: np.ndarray) -> np.ndarray:
-    """cividis at part in [0, 1], as the live panel interpolates it, before rounding."""
-    stops = np.array([list(bytes.fromhex(stop)) for stop in STOPS])
+def colour(part: np.ndarray, stops=STOPS) -> np.ndarray:
+    """The colour at part in [0, 1], as the live panel interpolates it, before rounding."""
+    stops = np.array([list(bytes.fromhex(stop)) for stop in stops])
     return np.stack([np.interp(part, np.linspace(0, 1, len(stops)), channel) for channel in stops.T], -1)
 
 
@@ -154,8 +156,8 @@ def test_seven_pictures_and_twelve_numbers_stay_small(size, most):
 @pytest.mark.parametrize(
     ("array", "top", "why"),
     [
-        (np.array([[1.0, np.nan]]), 1.0, r"picture 'weights' must be finite, got nan at \[0, 1\]"),
-        (np.array([[1.0, -0.5]]), 1.0, "picture 'weights' must hold nothing below 0, got -0.5"),
+        (np.array([[1.0, np.inf]]), 1.0, r"picture 'weights' must be finite, got inf at \[0, 1\]"),
+        (np.array([[1.0, -0.5]]), 1.0, "picture 'weights' must hold nothing below 0 where its low is 0, got -0.5"),
         (np.ones(4), 1.0, r"picture 'weights' must be \[rows, columns\], got 1 axes"),
         (np.ones((0, 4)), 1.0, r"picture 'weights' must have a cell, got sizes \(0, 4\)"),
         (np.ones((2, 2)), 0.0, "top of the picture 'weights' must be a positive number, or 0 .* got 0"),
@@ -169,12 +171,19 @@ def test_a_picture_that_cannot_be_drawn_is_refused_by_name(array, top, why):
         a_still(Picture("fine", np.eye(2), 1.0), Picture("weights", array, top))
 
 
+@pytest.mark.parametrize("low", [0.5, np.nan, -np.inf])
+def test_a_low_that_is_no_low_is_refused(low):
+    with pytest.raises(ValueError, match=f"low of the picture 'weights' must be 0 or a negative number, got {low:g}"):
+        a_still(Picture("weights", np.eye(2), 1.0, low=low))
+
+
 # -- pixels -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_colours_are_those_of_the_live_panel():
     assert len(STOPS) == 10
     assert list(still.STOPS) == STOPS
+    assert list(still.SIGNED) == SIGNED
 
 
 def test_a_png_holds_the_pixels_it_was_given():
@@ -213,6 +222,42 @@ def test_every_cell_has_the_colour_of_its_value(root):
     assert np.array_equal(cells.min((1, 3)), cells.max((1, 3)))
     assert np.abs(cells[:, 0, :, 0, :3] - wanted).max() <= HALF_A_LEVEL
     assert [bytes(pixels[0, at, :3].tolist()).hex() for at in (0, 21)] == [STOPS[0], STOPS[-1]]
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize(("low", "top"), [(-0.2, 0.2), (-0.2, 0.05), (-0.05, 0.2)])
+def test_numbers_of_both_signs_have_zero_in_the_middle_and_one_scale_for_both(root, low, top):
+    array = np.random.default_rng(5).uniform(-0.3, 0.3, (5, 9))
+    array[0, :3] = 0, -0.3, 0.3
+    text = a_still(Picture("state", array, top, root, low=low))
+    part = np.clip(array / 0.2, -1, 1)
+    wanted = colour((1 + (np.sign(part) * np.sqrt(np.abs(part)) if root else part)) / 2, SIGNED)
+    cells = decoded(files(text)[0]).astype(int).reshape(5, 38, 9, 21, 4)
+    assert np.array_equal(cells.min((1, 3)), cells.max((1, 3)))
+    assert np.abs(cells[:, 0, :, 0, :3] - wanted).max() <= HALF_A_LEVEL
+    found = [bytes(cells[0, 0, at, 0, :3].tolist()).hex() for at in range(3)]
+    assert found == [SIGNED[4], SIGNED[0], SIGNED[-1]]
+    bent = ", by square root" * root
+    assert f"5 × 9<br>blue {low:g} and less, pale 0, orange {top:g} and more{bent}</small>" in text
+
+
+def test_what_is_not_a_number_is_blank_with_stripes_and_said():
+    array = np.ones((257, 3))  # groups of three rows, and one of two
+    array[:3, 0] = np.nan, 0.25, 0.75
+    array[3:6, 1] = np.nan
+    text = a_still(Picture("weights", array, 1.0))
+    pixels = decoded(files(text)[0])
+    assert np.abs(pixels[0, 0, :3] - colour(np.array(0.5))).max() <= HALF_A_LEVEL  # the mean of what is there
+    blank = pixels[2:4, 64:128]
+    assert set(blank[..., 3].ravel()) == {0, 255}
+    assert 0.1 < (blank[..., 3] == 255).mean() < 0.25
+    assert set(blank[blank[..., 3] == 255][:, :3].ravel()) == {0x80}
+    assert (np.delete(pixels.reshape(86, 2, 3, 64, 4), 1, 2)[..., 3] == 255).all()
+    assert "bright 1, hatched: not a number</small>" in text
+    alone = a_still(Picture("weights", np.full((2, 2), np.nan), 0.0))
+    assert "0 throughout, hatched: not a number" in alone
+    assert (decoded(files(alone)[0])[..., 3] == 0).mean() > 0.75
+    assert "not a number" not in a_still(Picture("weights", np.eye(2), 1.0))
 
 
 def test_a_picture_of_zeros_is_dark():

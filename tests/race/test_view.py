@@ -1,6 +1,7 @@
 """What the panel shows, without a browser: hand-worked numbers, and how the views hang together."""
 
 import math
+import tracemalloc
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -104,6 +105,40 @@ def test_the_weights_shown_give_the_output_shown(params):
     assert np.array_equal(views["out"], expected[0, :, 0])
 
 
+@dataclass(frozen=True)
+class FarApart(RaceParams):
+    """Vectors so long that their soft bits are as hard as they get: keys along a query, against it and across."""
+
+    def inputs(self):
+        pick = np.random.default_rng(7)
+        one, across = 5000 * pick.standard_normal((2, self.width))
+        q, k = np.array([one, one, across, -one]), np.array([one, -one, across, -across])
+        return Inputs(q[None, :, None], k[None, :, None], pick.standard_normal((1, 4, 1, self.width)), tuple("abcd"))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("sharpness", [2.0**5, 1.0, 2.0**-5])
+@pytest.mark.parametrize("kind", [FarApart, RaceParams])
+def test_scores_and_weights_are_those_of_the_reference_at_both_ends_of_the_dials(kind, sharpness, normalize, causal):
+    """A product over planes in plain numbers against the reference's sum over buckets in logarithms."""
+    params = kind(planes=8, tables=16, sharpness=sharpness, normalize=normalize, causal=causal, tokens=4, head_width=4)
+    q, k, v, _ = params.inputs()
+    want = reference.trace(q, k, v, params.draw_planes(), sharpness, causal=causal, normalize=normalize)
+    views = view.compute(params)
+    P, L, R = params.planes, params.tables, params.buckets
+    # a logarithm of the reference is this large at most, and is rounded in no more steps than there are terms
+    tolerance = P * (4 * sharpness + 2) * (L + R + P + 8) * EPS / 2
+    assert tolerance < 1e-10
+    assert np.log(want.scores.min()) > -P * 2 * sharpness - P
+    for name, array in (("pair_score", want.scores), ("race", want.weights), ("mass", want.mass[:, :, None])):
+        np.testing.assert_allclose(views[name], array.reshape(views[name].shape), rtol=tolerance, atol=0, err_msg=name)
+    shown = {picture.title: picture.array for picture in view.still(params)["pictures"]}
+    np.testing.assert_allclose(shown["RACE"], want.weights[0, 0], rtol=tolerance, atol=0)
+    if kind is FarApart and sharpness == 2.0**5 and not normalize:
+        assert 1e-221 < want.scores[0, 0, 0, 1] < 1e-219  # 2^8 e^-512, the least there is; doubles reach 1e-308
+
+
 def test_the_error_curve_passes_through_the_error_of_the_dial():
     for number, tables in enumerate((1, 2, 4, 8, 16)):
         views = view.compute(RaceParams(tables=tables, tokens=11, causal=tables == 4))
@@ -198,12 +233,34 @@ def test_the_still_shows_the_weights_and_the_numbers_of_the_dials():
         titles = [picture.title for picture in shown["pictures"]]
         assert titles[:3] == ["Softmax", f"Angular, power {params.planes}", "RACE"]
         assert len(titles) == 3 + min(params.tables, 4)
-        assert np.array_equal(shown["pictures"][2].array, views["race"])
+        for picture, name in zip(shown["pictures"], ("softmax", "angular", "race"), strict=False):
+            assert picture.array == pytest.approx(views[name], rel=16 * EPS), name
+        for picture, shares in zip(shown["pictures"][3:], views["phi_k"], strict=False):
+            assert picture.array == pytest.approx(shares.T, rel=16 * EPS)
         assert len({picture.top for picture in shown["pictures"][:3]}) == 1  # one scale for one quantity
         numbers = dict(shown["numbers"])
         assert float(numbers["output error against angular attention (Theorem 2, p. 8)"]) == pytest.approx(
             float(views["error_here"]), rel=1e-5
         )
+        assert numbers["exact mean of Ŝ where S = 1"] == f"{views['band_mean'][0]:.6g}"
+
+
+@pytest.mark.parametrize("name", INPUTS[:2])
+def test_the_still_at_the_largest_dials_holds_pairs_and_shares_but_never_their_product(name, monkeypatch):
+    """It is drawn on the kernel's own thread: [T, S, R] of one table alone are 134 MB, and took seconds."""
+    params = RaceParams(planes=8, tables=16, tokens=256, head_width=64, input=name)
+    for slow in ("trace", "attention"):
+        monkeypatch.setattr(reference, slow, None)
+    monkeypatch.setattr(view, "compute", None)
+    view.still(params)  # what is read or made once is none of it
+    tracemalloc.start()
+    try:
+        view.still(params)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    pairs = params.tokens**2 * 8
+    assert peak < 4 * params.tables * pairs < params.buckets * pairs
 
 
 @pytest.mark.parametrize(("sharpness", "verdict"), [(0.5, "every draw"), (1.8, "many tables"), (8.0, "outside")])

@@ -1,11 +1,13 @@
 """The panel's Python side, without a browser: what the front end sends arrives whole, and what goes wrong is seen."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import traitlets
 
 from attnlab import backend, panels, parity
+from attnlab.panels import widget
 from attnlab.race import view
 from attnlab.race.params import RaceParams
 from attnlab.race.widget import RacePanel
@@ -35,6 +37,13 @@ def test_a_dial_out_of_range_or_unknown_is_refused_when_the_panel_is_made():
         RacePanel(colour=1)
 
 
+def test_view_is_the_chosen_figure_and_nothing_else():
+    panel = RacePanel(view="race")
+    assert panel.state["selection"]["view"] == "race"
+    assert not hasattr(panel, "view")
+    panel.close()
+
+
 def test_params_follow_a_released_slider(panel):
     panel.set_state({"state": moved(panel, sharpness=8.0, causal=True)})
     assert panel.params == RaceParams(planes=2, tokens=6, sharpness=8.0, causal=True)
@@ -48,6 +57,19 @@ def test_dials_are_turned_from_python(panel):
     with pytest.raises(traitlets.TraitError, match="colour"):
         panel.turn(colour=3)
     assert panel.params.tables == 7
+
+
+def test_a_state_handed_out_or_taken_in_is_a_copy(panel):
+    """Or a dial could be moved past its range, and no browser would hear of it."""
+    panel.state["dials"]["planes"] = 99
+    assert panel.params.planes == 2
+    given = panel.state
+    given["dials"]["planes"] = 7
+    sent = []
+    panel.observe(lambda change: sent.append(change["new"]["dials"]["planes"]), "state")
+    panel.state = given
+    given["dials"]["planes"] = 99
+    assert (panel.params.planes, sent) == (7, [7])
 
 
 def test_a_damaged_state_from_the_browser_is_refused_whole_and_shown(panel):
@@ -193,3 +215,62 @@ def test_the_module_text_is_whole_and_small(panel):
     assert len(panels.source("race").encode()) < 150_000
     assert len(panel._esm.encode()) < 55_000  # of the 60 KB that a panel may leave in a saved notebook
     assert len(json.dumps(panel.state)) < 1_000
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Run a cell that shows these panels, as a notebook would: cell(name, run, *panels)."""
+    import IPython
+    import IPython.display
+
+    shell = SimpleNamespace()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr(
+        IPython.display, "display", lambda *data, **options: SimpleNamespace(update=lambda *_, **__: None)
+    )
+    monkeypatch.setattr(widget, "_cells", {})
+
+    def run(name, number, *panels):
+        shell.get_parent = lambda: {"metadata": {"cellId": name}, "header": {"msg_id": f"run {number}"}}
+        for panel in panels:
+            panel._ipython_display_()
+
+    return run
+
+
+def test_a_cell_that_runs_again_closes_the_panel_it_showed_before(cell):
+    first, second, third = RacePanel(), RacePanel(), RacePanel()
+    cell("a", 1, first, second)  # two in one run stay
+    assert first.comm is not None
+    assert second.comm is not None
+    cell("a", 2, third)
+    assert (first.comm, second.comm) == (None, None)
+    assert third.comm is not None
+    first.turn(planes=5)  # the object lives on
+    assert first.params.planes == 5
+    for panel in (first, second, third):
+        panel.close()
+
+
+def test_a_panel_that_another_cell_shows_stays_open_and_a_closed_one_is_opened_when_it_is_shown(cell):
+    panel, other = RacePanel(), RacePanel()
+    cell("a", 1, panel)
+    cell("b", 2, panel)
+    cell("a", 3, other)
+    assert panel.comm is not None
+    cell("b", 4, other)
+    assert panel.comm is None
+    cell("c", 5, panel)
+    assert panel.comm is not None
+    assert panel._repr_mimebundle_()[0]["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
+    panel.close()
+    other.close()
+
+
+def test_where_cells_have_no_names_nothing_is_closed(cell):
+    first, second = RacePanel(), RacePanel()
+    cell(None, 1, first)
+    cell(None, 2, second)
+    assert first.comm is not None
+    first.close()
+    second.close()
