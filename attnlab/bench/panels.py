@@ -42,8 +42,8 @@ JAVASCRIPT_BYTES = 150_000
 
 ROUNDS = 3
 RUNS = 3  # of the cell in each round, after the first
-STEPS = 14  # of each dial in each round
-STEPS_LARGEST = 4  # the same with all dials at their ends, where a step takes longer
+STEPS = 10  # of each dial in each round
+STEPS_LARGEST = 2  # the same with all dials at their ends, where a step takes longer
 MOVES, MOVES_PER_S = 60, 60  # of the mouse in each round: along a slider, and over all heatmaps together
 WIDTH, HEIGHT = 1400, 1400  # of the window: every view is in sight
 

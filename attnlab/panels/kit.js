@@ -352,13 +352,14 @@ function build(element, { panel, spec, languages, template, source, still, state
     },
     remove() {
       if (unsaved) save();
-      cancelAnimationFrame(frame);
       badge.cancel();
       sizes.disconnect();
       unwatch();
       removeEventListener("beforeprint", onPaper);
       removeEventListener("afterprint", onScreen);
       root.remove();
+      cancelAnimationFrame(frame); // a control that loses the focus as it goes may have asked for one more
+      for (const part of [numbers, ...figures]) part.remove();
     },
   };
 }

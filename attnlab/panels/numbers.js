@@ -104,7 +104,7 @@ export function rows(scores, T, causal) {
     const end = at + (causal ? i + 1 : T);
     let sum = 0;
     for (let j = at; j < end; j++) sum += scores[j];
-    for (let j = at; j < end; j++) weights[j] = scores[j] / sum;
+    if (sum > 0) for (let j = at; j < end; j++) weights[j] = scores[j] / sum; // a query that agrees with no key weighs none
   }
   return weights;
 }

@@ -294,6 +294,7 @@ export function cellTable(picture, at) {
     title: [title, tile.title].filter(Boolean).join(", ").replaceAll("*", ""),
     rows,
     columns: columns + (bars ? 1 : 0),
+    beside: bars ? 1 : 0,
     corner: `${names.row} \\ ${names.column}`,
     row: (r) => word(axes.row, r),
     column: (c) => (c < columns ? word(axes.column, c) : bars.name),

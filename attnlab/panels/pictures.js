@@ -19,8 +19,8 @@ export function naming(tokens, words) {
 export const nameTokens = ({ state, data, spec, words }) => naming(tokenNames(state, data, spec), words);
 
 // A matrix over (query, key). `max` is shared by all matrices on one scale, and the highest weight of this one where it
-// is not given; numbers of both signs have a `min` too. The square root lets small weights show beside large ones. Where
-// causal, a later key has no weight to read. about(query, key) names a number, sum({ query, key }) says what it was
+// is not given; numbers of both signs have a `min` too. The square root lets small weights show beside large ones.
+// Where causal, a later key has no weight to read. about(query, key) names a number, sum({ query, key }) says what it was
 // added up from, edges(at) who belongs to what is in focus elsewhere.
 export function pairMatrix({ title, caption, source, array, causal, sum, edges, named, words, ...given }) {
   const { min = 0, max = highestWeight(array, causal), root = true, about = words.kit.weight } = given;

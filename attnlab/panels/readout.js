@@ -60,12 +60,13 @@ export function createReadout(words, release) {
 const MOST = 32; // rows and columns of a table that is read cell by cell; the rest is copied
 
 // The part of `size` numbers that is shown, around the one in focus.
-function part(size, focus = 0) {
-  const from = Math.max(0, Math.min(Math.min(focus, size - 1) - MOST / 2, size - MOST));
-  return { from, to: Math.min(from + MOST, size) };
+function part(size, focus = 0, most = MOST) {
+  const from = Math.max(0, Math.min(Math.min(focus, size - 1) - MOST / 2, size - most));
+  return { from, to: Math.min(from + most, size) };
 }
 
-// figure.table(at) = { rows, columns, corner, row(r), column(c), value(r, c), focus: { row, column } }
+// figure.table(at) = { rows, columns, beside, corner, row(r), column(c), value(r, c), focus: { row, column } }, the last
+// `beside` columns being numbers beside the rows
 export function createNumbers(words, spec, figures, choose, opened) {
   const { kit } = words;
   const option = ({ id }) => h("option", { value: id }, plain(words.views?.[id] ?? words[id].title));
@@ -94,8 +95,8 @@ export function createNumbers(words, spec, figures, choose, opened) {
     return lines.map((line) => line.map((cell) => String(cell).replace(/\s+/g, " ")).join("\t")).join("\n");
   }
 
-  function build({ rows, columns, corner, row, column, value, focus, title }) {
-    const [down, right] = [part(rows, focus.row), part(columns, focus.column)];
+  function build({ rows, columns, beside = 0, corner, row, column, value, focus, title }) {
+    const [down, right] = [part(rows, focus.row), part(columns, focus.column, MOST + beside)];
     const across = Array.from({ length: right.to - right.from }, (_, n) => right.from + n);
     const head = h("tr", {}, h("th", { scope: "col" }, corner), ...across.map((c) => h("th", { scope: "col" }, column(c))));
     const body = Array.from({ length: down.to - down.from }, (_, n) => {
@@ -110,7 +111,7 @@ export function createNumbers(words, spec, figures, choose, opened) {
       });
       return h("tr", {}, h("th", { scope: "row" }, row(r)), ...cells);
     });
-    const all = rows <= MOST && columns <= MOST;
+    const all = rows <= MOST && columns <= MOST + beside;
     const caption = all ? title : kit.partOf(title, [down.from + 1, down.to, rows], [right.from + 1, right.to, columns]);
     return h("table", {}, h("caption", {}, caption), h("thead", {}, head), h("tbody", {}, ...body));
   }

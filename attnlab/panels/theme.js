@@ -63,13 +63,13 @@ function ramp(stops, length) {
 export const cividis = ramp(CIVIDIS, 256);
 export const signed = ramp(SIGNED, 511); // the middle one is zero
 
-// Whether the page behind the element is dark: the first opaque background on the way up, else the reader's preference.
-// A browser has many ways to write a colour, so a pixel is painted with it and read.
+// Whether the page behind the element is dark: the backgrounds on the way up, each under the last, until little shows
+// through; else the reader's preference. A browser has many ways to write a colour, so a pixel is painted and read.
 export function isDark(element) {
   const pen = h("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+  pen.globalCompositeOperation = "destination-over";
   for (let node = element; node; node = node.parentNode ?? node.host) {
     if (!(node instanceof Element)) continue;
-    pen.clearRect(0, 0, 1, 1);
     pen.fillStyle = "transparent"; // what stays where the canvas cannot read the colour
     pen.fillStyle = getComputedStyle(node).backgroundColor;
     pen.fillRect(0, 0, 1, 1);

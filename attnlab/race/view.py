@@ -208,4 +208,5 @@ def _error(out: Float[Array, "... T V"], target: Float[Array, "T V"], v: Array) 
 
 
 def _rows(scores: Float[Array, "... T S"]) -> Float[Array, "... T S"]:
-    return scores / scores.sum(axis=-1, keepdims=True)
+    total = scores.sum(axis=-1, keepdims=True)  # 0 for a query that is opposite to all it sees
+    return np.divide(scores, total, out=np.zeros_like(scores), where=total > 0)

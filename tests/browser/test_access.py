@@ -279,7 +279,7 @@ def test_panel_and_pictures_can_be_found_as_headings(show):
 
 
 def read_table(page) -> tuple[str, list[list[str]], np.ndarray]:
-    """Caption, headings of columns and rows, and the numbers with all their digits."""
+    """Caption, headings of columns and rows, and the numbers with all their digits; NaN where the paper has none."""
     table = page.locator(".al-table table")
     caption, columns, rows, cells = table.evaluate(
         """(table) => {
@@ -289,15 +289,19 @@ def read_table(page) -> tuple[str, list[list[str]], np.ndarray]:
             return [table.caption.textContent, texts("thead th[scope=col]"), texts("tbody th[scope=row]"), cells];
         }"""
     )
-    return caption, [columns[1:], rows], np.array(cells, dtype=float)
+    return (
+        caption,
+        [columns[1:], rows],
+        np.array([[np.nan if cell == "–" else float(cell) for cell in row] for row in cells]),
+    )
 
 
 def expected_tables(views: dict) -> dict[str, np.ndarray]:
     return {
-        "buckets": views["phi_k"][0].T,
+        "buckets": np.column_stack([views["phi_k"][0].T, views["mass"][0]]),
         **{name: views[name] for name in MATRICES},
         "band": np.stack([views["band_mean"], views["band_sd"], views["band_target"]], 1)[:, :2],
-        "error": np.stack([views["error_output"], views["error_rate"]], 1),
+        "error": np.vstack([np.stack([views["error_output"], views["error_rate"]], 1), [views["error_here"], np.nan]]),
     }
 
 

@@ -36,7 +36,7 @@ def panel(same_page):
 
 
 def tile(page, table: int) -> dict[str, float]:
-    """Where the cells of a table lie in the canvas of the buckets, two tables side by side, and the width of its bars."""
+    """Where the cells of a table lie in the canvas of the buckets, two side by side, and the width of its bars."""
     box = canvas(page, "buckets").bounding_box()
     wide = (box["width"] - 20 - 12) / 2
     bar = min(34, wide / 4)

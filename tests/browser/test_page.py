@@ -233,7 +233,7 @@ def table(page, name: str) -> np.ndarray:
             "(before) => document.querySelector('.al-table caption').textContent !== before", arg=before
         )
     head, *lines = (line.split("\t") for line in copied(page, "Copy table").split("\n"))
-    cells = [[float("nan") if "masked" in cell else float(cell) for cell in line[1:]] for line in lines]
+    cells = [[float("nan") if "masked" in cell or cell == "–" else float(cell) for cell in line[1:]] for line in lines]
     assert all(len(line) == len(head) for line in lines)
     return np.array(cells)
 
@@ -246,14 +246,16 @@ def expected(state: dict) -> dict[str, np.ndarray]:
     hidden = np.where(np.triu(np.ones((T, T), bool), 1) & params.causal, np.nan, 0.0)
     share = views["phi_q" if selection["features"] == "queries" else "phi_k"]
     error = [views["error_output"], views["error_rate"]][: 1 + int(views["theorem2_speaks"])]
+    own = [views["error_here"], np.nan][: len(error)]  # the dial's number of tables has a row, and no rate
+    table = (selection["pin"] or {}).get("table", 0)
     return {
         "softmax": views["softmax"] + hidden,
         "angular": views["angular"] + hidden,
         "race": views["race"] + hidden,
         "band": np.stack([views[f"band_{name}"] for name in ("mean", "sd", "target")], 1),
-        "error": np.stack(error, 1),
+        "error": np.vstack([np.stack(error, 1), own]),
         "lemma": np.stack([RACE["lemma10"][name] for name in ("every_draw", "large_tables")], 1),
-        "buckets": share[(selection["pin"] or {}).get("table", 0)].T,
+        "buckets": np.column_stack([share[table].T, views["mass"][table]]),
     }
 
 
@@ -293,7 +295,7 @@ def test_a_page_saves_the_file_that_python_writes_and_that_one_saves_itself_agai
     page = show(*words, mechanism=mechanism)
     want = export.page(mechanism, export.setting(mechanism, words)).encode()
     assert saved(page) == want
-    assert page.get_by_text(f"Saved as {mechanism}.html.").is_visible()
+    assert page.get_by_text(f"Handed {mechanism}.html to the browser.").is_visible()
     (tmp_path / "again.html").write_bytes(saved(page))
     visit(page, (tmp_path / "again.html").as_uri())
     assert saved(page) == want

@@ -120,6 +120,26 @@ def test_a_page_that_shows_through_leaves_the_theme_to_what_lies_behind(show):
     page.wait_for_function("document.querySelector('.attnlab').dataset.theme === 'dark'")
 
 
+@pytest.mark.parametrize(
+    ("behind", "body", "main", "theme"),
+    [
+        ("#111", "rgb(255 255 255 / .4)", "rgb(255 255 255 / .4)", "light"),
+        ("#eee", "rgb(255 255 255 / .5)", "rgb(0 0 0 / .45)", "dark"),
+    ],
+)
+def test_layers_that_each_show_through_count_together_the_nearest_most(show, behind, body, main, theme):
+    page = show({"light": "black", "dark": "white"}[theme])
+    page.evaluate(
+        """([behind, body, main]) => {
+            document.querySelector("main").setAttribute("style", `background: ${main}`);
+            document.documentElement.setAttribute("style", `background: ${behind}`);
+            document.body.setAttribute("style", `background: ${body}`);
+        }""",
+        [behind, body, main],
+    )
+    page.wait_for_function("(name) => document.querySelector('.attnlab').dataset.theme === name", arg=theme)
+
+
 def test_a_matrix_of_both_signs_shows_what_python_draws(show):
     page = show()
     cells = page.evaluate(
@@ -231,3 +251,13 @@ def test_a_finger_leaves_nothing_pointed_at_also_where_a_click_does_not_say_what
     lines = page.locator(".al-readout p")
     assert lines.first.locator("span").inner_text() == "cell 0 0"
     assert "Point at another number" in lines.nth(2).inner_text()  # nothing is pointed at, or its number stood here
+
+
+def test_a_panel_that_is_removed_gives_its_pixels_back_though_its_handle_is_kept(show):
+    page = show()
+    page.locator(".al-numbers summary").click()
+    canvases = page.evaluate_handle("() => [...document.querySelectorAll('.attnlab canvas')]")
+    assert min(canvases.evaluate("(all) => all.map((canvas) => canvas.width)")) > 100
+    page.evaluate("() => window.view.remove()")
+    page.evaluate(TWO_FRAMES)
+    assert canvases.evaluate("(all) => all.map((canvas) => canvas.width)") == [0, 0]

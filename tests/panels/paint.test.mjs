@@ -109,7 +109,7 @@ test("keys walk on from the last cell to the bar, along the bars, and back", () 
 
 test("a table has the bars as its last column", () => {
   const table = cellTable(barred, { table: 1, bucket: 1 });
-  assert.deepEqual([table.columns, table.column(2), table.column(3)], [4, "key 2", "mass"]);
+  assert.deepEqual([table.columns, table.beside, table.column(2), table.column(3)], [4, 1, "key 2", "mass"]);
   assert.deepEqual([0, 1].map((r) => [2, 3].map((c) => table.value(r, c))), [[10, 2.5], [11, 3.5]]);
   assert.deepEqual(table.focus, { row: 1, column: 3 });
   assert.deepEqual(cellTable(barred, { table: 1, bucket: 1, key: 0 }).focus, { row: 1, column: 0 });

@@ -267,3 +267,16 @@ def test_the_still_at_the_largest_dials_holds_pairs_and_shares_but_never_their_p
 def test_the_still_says_what_lemma_10_does_here(sharpness, verdict):
     numbers = dict(view.still(RaceParams(planes=3, sharpness=sharpness, tokens=4))["numbers"])
     assert verdict in numbers["Lemma 10 (p. 24)"]
+
+
+def test_a_query_opposite_to_all_that_it_sees_weighs_nothing():
+    @dataclass(frozen=True)
+    class Opposite(RaceParams):
+        def inputs(self):
+            x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])[None, :, None]
+            return Inputs(x, np.concatenate([-x[:, :1], x[:, 1:]], axis=1), x, tuple("abcd"))
+
+    views = view.compute(Opposite(planes=2, tokens=4, head_width=2, causal=True))
+    assert np.array_equal(views["angular"][0], np.zeros(4))
+    assert np.isfinite(views["error_here"])
+    assert all(np.isfinite(array).all() for array in views.values())
