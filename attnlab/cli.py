@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lab = commands.add_parser(
         "lab",
         help="open JupyterLab on the notebooks",
-        description="Further options go to JupyterLab, e.g. --no-browser.",
+        description="Options behind the folder go to JupyterLab, e.g. --no-browser --port 8899.",
     )
     lab.add_argument(
         "folder", nargs="?", type=Path, help="where to lay writable copies of the notebooks (a checkout uses its own)"
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage="attnlab export MECHANISM OUT.html [--set NAME=VALUE ...] [--link ADDRESS] [--force]",
         description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
     )
-    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel, such as race")
+    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel: race, or dense for softmax")
     export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
     export.add_argument(
         "--set",
@@ -103,10 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     for command in (doctor, verify, bench):
         command.add_argument("--json", action="store_true", help="print JSON alone on stdout")
-    options, rest = parser.parse_known_args(argv)
-    if rest and options.command != "lab":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    ours, theirs = _split(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(ours)
+    options.rest = theirs
     try:
         status = options.run(options)
         if sys.stdout is not None:
@@ -122,6 +121,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
     progress.say(f"attnlab {options.command}: {complaint}")
     return 2
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and those that `attnlab lab` hands on: from the first option on, with all their values."""
+    words = list(arguments)
+    if words[:1] != ["lab"]:
+        return words, []
+    first = next(
+        (n for n, word in enumerate(words) if word.startswith("-") and word not in ("-h", "--help")), len(words)
+    )
+    return words[:first], words[first:]
 
 
 def _drop_output() -> None:
@@ -300,7 +310,8 @@ def run_export(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     except FileExistsError as error:
         raise CommandError(
-            f"OUT.html must be a new name or an earlier export, got {name!r}, {error.strerror}; --force replaces it"
+            f"OUT.html must be a new name or an earlier export, got {name!r}, a file that attnlab did not write; "
+            "--force replaces it"
         ) from error
     except OSError as error:
         raise CommandError(f"OUT.html must be a file that can be written, got {name!r}: {error.strerror}") from error

@@ -313,3 +313,19 @@ def test_export_replaces_another_file_only_when_told(tmp_path):
     assert cli.main(["export", "race", str(path), "--force"]) == 0
     assert path.read_text(encoding="utf-8") == export.page("race")
     assert cli.main(["export", "race", str(path)]) == 0  # its own it replaces unasked
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "handed_on"),
+    [
+        (["lab"], None, []),
+        (["lab", "mine"], "mine", []),
+        (["lab", "--no-browser", "--port", "8899"], None, ["--no-browser", "--port", "8899"]),
+        (["lab", "mine", "--port", "8899", "--allow-root"], "mine", ["--port", "8899", "--allow-root"]),
+    ],
+)
+def test_the_value_of_an_option_of_jupyterlab_is_no_folder(monkeypatch, words, folder, handed_on):
+    seen = []
+    monkeypatch.setattr(cli, "run_lab", lambda options: seen.append(options) or 0)
+    assert cli.main(words) == 0
+    assert (seen[0].folder and str(seen[0].folder), seen[0].rest) == (folder, handed_on)

@@ -7,10 +7,10 @@ const small = (number) =>
 
 const PATIENCE_MS = 30_000; // a first run may compile; a kernel that is gone never says so
 
-// `ask()` sends the question and returns "", or the sentence why nobody hears it.
-export function createBadge(words, ask) {
+// `ask()` sends the question and returns "", or the sentence why nobody hears it; `about()` is what stands there at rest.
+export function createBadge(words, ask, about) {
   const button = ownKeys(h("button", { type: "button" }, words.kit.verify));
-  const note = h("div", { className: "al-note", role: "status" }, words.kit.verifyAbout);
+  const note = h("div", { className: "al-note", role: "status" }, about());
   const list = h("div", { role: "list", hidden: true });
   const element = h("div", { className: "al-verify" }, h("div", {}, button), note, list);
   let report = null;
@@ -21,7 +21,7 @@ export function createBadge(words, ask) {
     note.textContent = words.kit.verifying;
     patience = setTimeout(release, PATIENCE_MS, words.kit.noAnswer);
   }
-  function release(why = words.kit.verifyAbout) {
+  function release(why = about()) {
     clearTimeout(patience);
     button.disabled = false;
     note.textContent = why;
@@ -60,7 +60,7 @@ export function createBadge(words, ask) {
     follow(dials) {
       const current = !report || Object.entries(dials).every(([name, value]) => report.dials[name] === value);
       element.classList.toggle("al-stale", !current);
-      if (!button.disabled) note.textContent = current ? words.kit.verifyAbout : words.kit.stale;
+      if (!button.disabled) note.textContent = current ? about() : words.kit.stale;
     },
     show(next) {
       report = next;

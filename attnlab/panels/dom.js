@@ -12,12 +12,12 @@ export function h(tag, properties = {}, ...children) {
 }
 
 // Put text on the clipboard and say so in `note`; where the page may not, show the text selected, to be copied by hand.
-export async function copy(text, note, { kit }) {
+export async function copy(text, note, { kit }, done = kit.copied) {
   const asker = note.getRootNode().activeElement;
   const forget = (told) => setTimeout(() => note.textContent === told && (note.textContent = ""), 6000);
   try {
     await navigator.clipboard.writeText(text);
-    forget((note.textContent = kit.copied));
+    forget((note.textContent = done));
   } catch {
     const field = ownKeys(h("textarea", { readOnly: true, value: text, className: "al-byhand", "aria-label": kit.byHand }));
     note.textContent = kit.byHand;
@@ -47,8 +47,14 @@ export function setRich(element, words) {
 // before the control does, and spare only a focused element that carries this attribute itself; hosts that listen later
 // are stopped here.
 export function ownKeys(control) {
-  control.setAttribute("data-lm-suppress-shortcuts", "true");
-  control.addEventListener("keydown", (event) => event.stopPropagation());
+  const keep = (own) => control.toggleAttribute("data-lm-suppress-shortcuts", own);
+  const together = ({ ctrlKey, metaKey }) => ctrlKey || metaKey; // Ctrl+S is the host's, whatever has the focus
+  control.addEventListener("keydown", (event) => {
+    keep(!together(event));
+    if (!together(event)) event.stopPropagation();
+  });
+  for (const type of ["keyup", "focus", "blur"]) control.addEventListener(type, (event) => keep(!together(event)));
+  keep(true);
   return control;
 }
 
@@ -151,11 +157,15 @@ const makers = {
       move(input.value);
       release();
     });
+    const note = h("div", { className: "al-note" });
     return {
-      element: h("div", { className: "al-dial" }, name, input),
+      element: h("div", { className: "al-dial" }, name, input, note),
       set: (value) => (input.value = value),
       disable: (off) => (input.disabled = off !== undefined),
-      offer: (can) => options.forEach((option) => (option.disabled = !can(option.value))),
+      offer(can) {
+        for (const option of options) option.disabled = !can(option.value);
+        note.textContent = options.some((option) => option.disabled) ? words.kit.notOffered : "";
+      },
     };
   },
 };

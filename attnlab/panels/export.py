@@ -5,7 +5,6 @@ static host and asks nothing of a network. panels/sharing.js writes the same fil
 """
 
 import base64
-import errno
 import html
 import json
 import os
@@ -51,7 +50,7 @@ def write(path: str | Path, mechanism: str, state: dict[str, Any] | None = None,
     """
     path, text = Path(os.path.expanduser(path)), page(mechanism, state)
     if path.is_file() and not force and not _ours(path):
-        raise FileExistsError(errno.EEXIST, "a file that attnlab did not write", str(path))
+        raise FileExistsError(f"{path} is a file that attnlab did not write; choose another name, or force=True")
     path.write_text(text, encoding="utf-8", newline="\n")  # a page that the browser saves has these line ends too
     return path
 

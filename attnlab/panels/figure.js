@@ -79,7 +79,7 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
       caption.classList.toggle("al-alarm", shown.alarm === true);
       scale.hidden = !shown.scale;
       if (shown.scale) measure(shown.scale);
-      canvas.setAttribute("aria-label", words.kit[kind](title.textContent));
+      canvas.setAttribute("aria-label", words.kit[kind](title.textContent, shown.tiles?.length));
     },
     // give back what is large, though someone may keep the panel's handle
     remove() {

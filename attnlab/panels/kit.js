@@ -100,9 +100,11 @@ function build(element, { panel, spec, languages, template, source, still, state
     choose: (option, name) => select({ [option]: name }),
   };
   const figures = panel.figures.map((figure) => createFigure(figure, spec, words, hear));
-  const badge = createBadge(words, () => {
+  const about = () =>
+    host.python ? words.kit.verifyAbout : host.verify ? words.kit.unsent : words.kit.verifyNeedsKernel;
+  const ask = () => {
     complain("python", "");
-    if (!host.verify) return words.kit.verifyNeedsKernel;
+    if (!host.verify) return about();
     try {
       save(); // so that `params` are what was verified, also where no slider was let go
       host.verify(state);
@@ -110,7 +112,8 @@ function build(element, { panel, spec, languages, template, source, still, state
     } catch {
       return words.kit.unsent;
     }
-  });
+  };
+  const badge = createBadge(words, ask, about);
   const sharing = createSharing({
     words,
     spec,
@@ -335,7 +338,7 @@ function build(element, { panel, spec, languages, template, source, still, state
         take(fromFragment(link, spec));
         complain("state", "");
       } catch (error) {
-        complain("state", words.kit.refused(error.message));
+        complain("state", words.kit.refusedLink(error.message));
       }
     },
     give(next) {

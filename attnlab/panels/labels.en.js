@@ -20,6 +20,7 @@ export const words = {
   nothing: "nothing",
   waiting: (input) => `Waiting for ${input} from Python …`,
   needsKernel: (input) => `Python sends ${input}: open this panel in a notebook, or choose toy input.`,
+  notOffered: "Real heads come from Python, in a notebook.",
   tooFew: (tokens, input) => `This page holds ${tokens} tokens of ${input}: choose fewer, or open this panel in a notebook.`,
   choices: { toy: "toy: four clusters" },
   query: "query",
@@ -46,6 +47,7 @@ export const words = {
   saveAbout: "One HTML file with this panel: opens anywhere, asks nothing of a network",
   saved: (name) => `Handed ${name} to the browser.`,
   copied: "Copied.",
+  copiedFragment: "Copied: put it behind the address of a saved page.",
   byHand: "Press Ctrl+C (⌘C) to copy, Esc to close.",
   unsaved: "Python does not follow: no running kernel hears this panel. Run its cell again.",
   verify: "Verify",
@@ -64,8 +66,12 @@ export const words = {
   took: (time_ms, device) => `${time_ms} ms, ${device}`,
   error: (message) => `Something went wrong: ${message}`,
   refused: (message) => `This state was refused: ${message}.`,
+  refusedLink: (message) => `This link was refused, and changes nothing: ${message}.`,
   dials: "Dials",
   pictures: "Pictures",
-  heatmap: (title) => `${title}, heatmap. Arrow keys walk over cells, Page Up and Page Down over tables, Enter pins.`,
+  heatmap: (title, tiles) => {
+    const tables = tiles > 1 ? ", Page Up and Page Down over tables" : "";
+    return `${title}, heatmap. Arrow keys walk over cells${tables}, Enter pins.`;
+  },
   chart: (title) => `${title}, chart. Left and right arrow keys move between numbers, Enter pins.`,
 };

@@ -124,12 +124,12 @@ function cut(text, mark) {
   return at < 0 ? [text, null] : [text.slice(0, at), text.slice(at + 1)];
 }
 
-function read({ name, kind, choices, axes }, raw) {
+function read({ name, kind, choices, axes, low, high }, raw) {
   const text = decoded(name, raw);
   if (kind === "switch") return oneOf(name, text, ["true", "false"], raw) === "true";
   if (kind === "choice") return oneOf(name, text, choices, raw);
   if (kind === "pin") return readPin(text, axes, raw);
-  if (kind === "whole") return whole(name, text, raw);
+  if (kind === "whole") return whole(name, text, raw, low, high);
   if (!NUMBER.test(text) || !Number.isFinite(Number(text))) refuse(name, "be a finite number in decimal digits", raw);
   return Number(text);
 }
@@ -147,9 +147,9 @@ function oneOf(name, text, choices, raw) {
   return text;
 }
 
-function whole(name, text, raw) {
+function whole(name, text, raw, low = 0, high = Number.MAX_SAFE_INTEGER) {
   if (!WHOLE.test(text ?? "") || !Number.isSafeInteger(Number(text)))
-    refuse(name, `be a whole number in decimal digits, at most ${Number.MAX_SAFE_INTEGER}`, raw);
+    refuse(name, `be a whole number in [${low}, ${high}]`, raw);
   return Number(text);
 }
 

@@ -173,7 +173,7 @@ def _read(part: dict[str, Any], text: str, raw: str) -> Any:
         case "pin":
             return _pin(text, part["axes"], raw)
         case "whole":
-            return _whole(name, text, raw)
+            return _whole(name, text, raw, part.get("low", 0), part.get("high", LARGEST))
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         _refuse(name, "be a finite number in decimal digits", raw)
     return float(text)
@@ -192,9 +192,9 @@ def _one_of(name: str, text: str, choices: list[str], raw: str) -> str:
     return text
 
 
-def _whole(name: str, text: str, raw: str) -> int:
-    if not WHOLE.fullmatch(text) or abs(int(text)) > LARGEST:
-        _refuse(name, f"be a whole number in decimal digits, at most {LARGEST}", raw)
+def _whole(name: str, text: str, raw: str, low: int = 0, high: int = LARGEST) -> int:
+    if not WHOLE.fullmatch(text) or abs(int(text)) > LARGEST:  # the range is checked with the state
+        _refuse(name, f"be a whole number in [{low}, {high}]", raw)
     return int(text)
 
 

@@ -51,7 +51,7 @@ export function createSharing({ words, spec, languages, source, now, address, sp
   const here = address();
   const buttons = [
     button(kit.copyLink, here ? kit.linkAbout : kit.linkAboutNotebook, () =>
-      copy(here + fragment(now().state, spec), note, words)),
+      copy(here + fragment(now().state, spec), note, words, here ? kit.copied : kit.copiedFragment)),
     button(kit.copyPython, kit.pythonAbout, () => copy(call(now().state, spec), note, words)),
   ];
   if (source) buttons.push(button(kit.savePage, kit.saveAbout, save));

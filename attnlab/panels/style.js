@@ -45,7 +45,8 @@ export const style = `
 .al-bar { position: relative; display: flex; flex-wrap: wrap; align-items: center; gap: 6px; }
 .attnlab .al-bar :is(button, select) { width: auto; min-height: 26px; padding: 1px 8px; font-size: 12px; }
 .al-sharing { margin-left: auto; }
-.al-sharing > .al-note { position: absolute; z-index: 2; right: calc(100% + 8px); white-space: nowrap; background: var(--al-paper); }
+.al-sharing > .al-note { position: absolute; z-index: 2; top: calc(100% + 2px); right: 0; white-space: nowrap; background: var(--al-paper); }
+.al-sharing > .al-note:not(:empty) { padding: 3px 8px; border: 1px solid var(--al-line); border-radius: 4px; }
 .al-byhand { position: absolute; z-index: 2; top: 100%; right: 0; width: min(420px, 90cqw); height: 96px; padding: 6px; font: 12px/1.4 monospace; color: var(--al-ink); background: var(--al-paper); border: 1px solid var(--al-muted); border-radius: 4px; }
 .al-numbers { grid-column: 1 / -1; border-top: 1px solid var(--al-line); }
 .al-numbers summary { min-height: 30px; line-height: 30px; cursor: pointer; }
@@ -57,7 +58,7 @@ export const style = `
 .attnlab :is(thead, tbody) tr { background: none; }
 .attnlab th { color: var(--al-muted); }
 .attnlab thead th { position: sticky; top: 0; background: var(--al-paper); box-shadow: 0 1px var(--al-line); }
-.attnlab th:first-child { position: sticky; left: 0; z-index: 1; background: var(--al-paper); box-shadow: 1px 0 var(--al-line); }
+.attnlab th:first-child { position: sticky; left: -1px; z-index: 1; padding-left: 9px; background: var(--al-paper); box-shadow: 1px 0 var(--al-line); }
 .attnlab thead th:first-child { z-index: 2; box-shadow: 1px 1px var(--al-line); }
 .attnlab td.al-here { outline: 1.5px solid var(--al-ink); outline-offset: -1px; }
 .al-figures { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); gap: 16px 18px; align-content: start; min-width: 0; }
@@ -126,7 +127,7 @@ export const style = `
   .attnlab .al-numbers select { flex: 1; min-width: 0; }
   .attnlab .al-exact { min-height: 128px; }
   .al-scale { white-space: normal; }
-  .al-readout { height: 130px; }
+  .al-readout { position: sticky; top: 0; z-index: 1; height: 130px; background: var(--al-paper); }
   .attnlab .al-readout p { display: grid; grid-template-columns: 1fr auto; height: auto; align-content: start; white-space: normal; }
   .al-readout :is(b, button) { order: -1; }
   .al-readout span { grid-column: 1 / -1; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4; line-height: 18px; }

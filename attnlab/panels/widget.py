@@ -63,6 +63,9 @@ class Panel(anywidget.AnyWidget):
         state = defaults(self.spec)
         chosen = {name: given.pop(name) for name in state["selection"] if name in given}
         language = given.pop("language", state["language"])
+        for name in given.keys() - state["dials"].keys():
+            known = [*state["dials"], *state["selection"], "language"]
+            raise TypeError(f"{type(self).__name__} takes {', '.join(known)}, got {name}")
         state |= {"dials": asdict(self.room.PARAMS(**given)), "selection": state["selection"] | chosen}
         checked(state | {"language": language}, self.spec)
         self._display: Any = None  # the handle of the still in a notebook's output

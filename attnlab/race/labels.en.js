@@ -44,7 +44,7 @@ export const words = {
     title: () => "RACE",
     caption: "Read back from the buckets alone, shown pair by pair.",
     source: "Algorithm 1, p. 5",
-    sum: (score, mean, total, keys) => `Ŝ = ${mean} = ${score}, over ${total}, the sum over ${keys} keys`,
+    sum: (score, mean, total, keys) => `Ŝ / Σ Ŝ = ${score} / ${total}, the sum over ${keys} keys; Ŝ = ${mean} tables`,
   },
   band: {
     title: "Estimate *Ŝ* by angle",

@@ -61,7 +61,7 @@ def write_frame(self, node: Frame) -> None:
     numbers = export.contents(mechanism, state)["numbers"]
     rows = "".join(f"<li>{escape(label)}: {escape(number)}</li>" for label, number in numbers)
     self.body.append(
-        f'<div class="live-panel">\n<iframe src="{address}" title="Live panel: {escape(spec["title"])}" loading="lazy" '
+        f'<div class="live-panel">\n<iframe src="{address}" title="Live panel: {escape(spec["title"])}" '
         'allow="clipboard-write *"></iframe>\n'
         "<noscript><p>The panel that stands here computes in your browser and needs JavaScript. Its numbers, and the "
         f"call that shows it in a notebook:</p><ul>{rows}</ul><pre>{escape(link.call(state, spec))}</pre></noscript>\n"

@@ -132,7 +132,7 @@ def test_the_number_under_the_pointer_is_the_reference_number(notebook):
     assert readout(notebook) == ["race weight of key 6 “a6” for query 21 “c5”", f"= {expected:.4g}"]
     title = notebook.locator(".al-readout p").first.get_attribute("title")
     assert number_in(title) == pytest.approx(expected, rel=1e-9)
-    assert " (float64); Ŝ = (" in title
+    assert " (float64); Ŝ / Σ Ŝ = " in title
     assert number_of(notebook, "race") == f"{expected:.4g}"
     elsewhere = view.compute(RaceParams())["softmax"][20, 5]  # the same pair
     assert number_of(notebook, "softmax") == f"{elsewhere:.4g}"
@@ -288,7 +288,7 @@ def test_a_kernel_that_was_shut_down_is_missed_in_a_sentence(lab, page, complain
 
 def test_a_kernel_that_never_answers_does_not_hold_the_button(page):
     page.clock.install()
-    mount(page, host="{ save() {}, verify() {} }")
+    mount(page, host="{ python: true, save() {}, verify() {} }")
     button, note = page.get_by_role("button", name="Verify"), page.locator(".al-verify .al-note")
     button.click()
     assert button.is_disabled()
@@ -480,3 +480,14 @@ def test_a_screen_reader_hears_the_new_numbers_when_a_dial_is_released(bare):
 def test_colours_follow_a_dark_page(bare):
     assert bare().locator(".attnlab").get_attribute("data-theme") == "light"
     assert bare(background="#111111").locator(".attnlab").get_attribute("data-theme") == "dark"
+
+
+def test_ctrl_s_saves_the_notebook_from_any_control(notebook):
+    dirty = "window.jupyterapp.shell.currentWidget.context.model.dirty"
+    slider(notebook, "planes P").focus()
+    slider(notebook, "planes P").press("ArrowRight")
+    notebook.evaluate(f"() => {{ {dirty} = true; }}")
+    notebook.keyboard.press("Control+s")
+    notebook.wait_for_function(f"() => !{dirty}")
+    notebook.keyboard.press("b")  # and afterwards keys are the control's own again
+    assert slider(notebook, "planes P").get_attribute("data-lm-suppress-shortcuts") is not None
