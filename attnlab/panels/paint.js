@@ -312,18 +312,21 @@ const MOVES = {
   PageDown: [0, 0, 1],
 };
 
-// The cell or bar that a key moves to, from the first one where none is in focus; null for a key that moves nothing.
+// The cell, bar or token that a key moves to, from the first cell where none is in focus; null for a key that moves
+// nothing. Before the first column stands the token of a row alone (but where rows have bars, they are no tokens), below
+// the last row that of a column.
 export function nextCell(picture, at, key) {
   const { tiles, rows, columns, axes, bars } = picture;
   if (!MOVES[key]) return null;
   const fresh = readCell(picture, at) === null;
   const [down, right, tile] = fresh ? [0, 0, 0] : MOVES[key];
-  const column = within((columnOf(picture, at) ?? 0) + right, columns + (bars ? 1 : 0));
-  return {
-    ...tiles[within(Math.max(tileOf(picture, at), 0) + tile, tiles.length)].at,
-    [axes.row]: within((at[axes.row] ?? 0) + down, rows),
-    ...(column < columns && { [axes.column]: column }),
-  };
+  const before = bars ? 0 : -1;
+  const across = (columnOf(picture, at) ?? (fresh ? 0 : before)) + right;
+  const column = Math.max(Math.min(across, bars ? columns : columns - 1), before);
+  const row = within((at[axes.row] ?? (fresh ? 0 : rows)) + down, column < columns ? rows + 1 : rows);
+  if (row === rows) return { [axes.column]: Math.max(column, 0) };
+  const place = { ...tiles[within(Math.max(tileOf(picture, at), 0) + tile, tiles.length)].at, [axes.row]: row };
+  return column >= 0 && column < columns ? { ...place, [axes.column]: column } : place;
 }
 
 // -- charts ---------------------------------------------------------------------------------------------------------

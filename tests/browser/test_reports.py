@@ -506,6 +506,7 @@ def test_reopened_with_no_kernel_at_all_the_still_stands(lab, page, saved, compl
     reopen(lab, page, name)
     still_stands(page)
     assert page.locator(".attnlab").count() == 0
+    assert page.get_by_text("Error displaying widget").count() == 0
     complaints.expect("500 (Internal Server Error)")
     complaints.expect("Cannot read properties of null (reading 'kernel')")  # from jupyterlab_widgets
 

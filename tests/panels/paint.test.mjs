@@ -84,8 +84,24 @@ test("keys walk from the first cell and stop at the edges", () => {
   assert.deepEqual(nextCell(picture, { table: 0, bucket: 0, key: 0 }, "ArrowRight"), { table: 0, bucket: 0, key: 1 });
   assert.deepEqual(nextCell(picture, { table: 0, bucket: 0, key: 0 }, "ArrowUp"), { table: 0, bucket: 0, key: 0 });
   assert.deepEqual(nextCell(picture, { table: 0, bucket: 1, key: 2 }, "PageDown"), { table: 1, bucket: 1, key: 2 });
-  assert.deepEqual(nextCell(picture, { table: 1, bucket: 1, key: 2 }, "ArrowDown"), { table: 1, bucket: 1, key: 2 });
+  assert.deepEqual(nextCell(picture, { table: 1, bucket: 1, key: 2 }, "ArrowRight"), { table: 1, bucket: 1, key: 2 });
   assert.equal(nextCell(picture, {}, "b"), null);
+});
+
+test("keys reach a token alone: before the first column that of a row, below the last row that of a column", () => {
+  const pairs = { ...picture, tiles: [{ offset: 0, at: {} }], axes: { row: "query", column: "key" } };
+  assert.deepEqual(nextCell(pairs, { query: 1, key: 0 }, "ArrowLeft"), { query: 1 });
+  assert.deepEqual(nextCell(pairs, { query: 1 }, "ArrowLeft"), { query: 1 });
+  assert.deepEqual(nextCell(pairs, { query: 1 }, "ArrowUp"), { query: 0 });
+  assert.deepEqual(nextCell(pairs, { query: 1 }, "ArrowRight"), { query: 1, key: 0 });
+  assert.deepEqual(nextCell(pairs, { query: 1, key: 2 }, "ArrowDown"), { key: 2 });
+  assert.deepEqual(nextCell(pairs, { key: 2 }, "ArrowDown"), { key: 2 });
+  assert.deepEqual(nextCell(pairs, { key: 2 }, "ArrowLeft"), { key: 1 });
+  assert.deepEqual(nextCell(pairs, { key: 0 }, "ArrowLeft"), { key: 0 });
+  assert.deepEqual(nextCell(pairs, { key: 2 }, "ArrowUp"), { query: 1, key: 2 });
+  assert.deepEqual(nextCell(barred, { table: 1, bucket: 1, key: 2 }, "ArrowDown"), { key: 2 });
+  assert.deepEqual(nextCell(barred, { table: 1, bucket: 1 }, "ArrowDown"), { table: 1, bucket: 1 });
+  assert.deepEqual(nextCell(barred, { table: 1, bucket: 1, key: 0 }, "ArrowLeft"), { table: 1, bucket: 1, key: 0 });
 });
 
 const barred = {
@@ -102,7 +118,6 @@ test("keys walk on from the last cell to the bar, along the bars, and back", () 
   assert.deepEqual(nextCell(barred, bar, "ArrowLeft"), last);
   assert.deepEqual(nextCell(barred, bar, "ArrowUp"), { table: 0, bucket: 0 });
   assert.deepEqual(nextCell(barred, bar, "PageDown"), { table: 1, bucket: 1 });
-  assert.deepEqual(nextCell(barred, { key: 1 }, "ArrowDown"), { table: 0, bucket: 1, key: 1 });
   assert.deepEqual(nextCell(barred, {}, "ArrowRight"), { table: 0, bucket: 0, key: 0 });
   assert.deepEqual(nextCell(picture, last, "ArrowRight"), last); // no bars, no place for them
 });
