@@ -37,5 +37,5 @@ def spec(mechanism: str) -> dict[str, Any]:
 
 @cache
 def source(mechanism: str) -> str:
-    """The panel as the text of one JS module; it exports `mount(element, options)` and anywidget's default."""
+    """The panel as the text of one JS module; bundle.py says what it exports."""
     return bundle(mechanism, spec(mechanism))

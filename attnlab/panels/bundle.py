@@ -24,6 +24,7 @@ import base64
 import gzip
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def bundle(mechanism: str, spec: dict[str, Any], package: Path = PACKAGE) -> str
     )
 
 
+@cache
 def packed(source: str) -> str:
     """A small module that holds `source` compressed and exports what anywidget asks for."""
     text = base64.b64encode(gzip.compress(source.encode(), compresslevel=9, mtime=0)).decode()

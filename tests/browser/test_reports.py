@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from attnlab import inputs, panels
 from attnlab.bench import _lab
 from attnlab.panels.state import defaults
+from tests.browser.panel_on_page import follows, shut_down
 
 SHOW = "from attnlab.race.widget import RacePanel\npanel = RacePanel()\npanel"
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -145,15 +146,6 @@ def turn(panel, steps: int, label: str = "planes P") -> None:
         slider(panel, label).press("ArrowRight")
 
 
-def follows(lab, page, expected: str, source: str = PRINT_PLANES, seconds: float = 10) -> bool:
-    """Whether Python prints what is expected, once the dials have rested."""
-    end = time.monotonic() + seconds
-    while (printed := lab.run(page, source)) != expected and time.monotonic() < end:
-        pass
-    assert printed == expected
-    return True
-
-
 def strip_says(page, text: str) -> bool:
     """Whether the error strip comes to hold the text; nothing for no strip."""
     page.wait_for_function(
@@ -202,10 +194,6 @@ def redrawn(page, before: str) -> None:
     )
 
 
-def shut_down(page) -> None:
-    page.evaluate(f"() => {CURRENT}.sessionContext.shutdown()")
-
-
 def heights_of_stills(page) -> list[float]:
     return page.locator(".attnlab-still").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().height)")
 
@@ -243,7 +231,7 @@ def test_a_panel_outlives_its_kernel_and_says_that_python_does_not_follow(lab, p
     lab.open(page, "restart.ipynb", SHOW)
     painted(page)
     turn(page, 1)
-    assert follows(lab, page, "4")
+    assert follows(lab, page, PRINT_PLANES, "4")
     page.evaluate(f"() => {CURRENT}.sessionContext.session.kernel.restart()")
     page.wait_for_function(_lab.IDLE)
     before = pictures(page)
@@ -258,7 +246,7 @@ def test_a_panel_outlives_its_kernel_and_says_that_python_does_not_follow(lab, p
     painted(page)
     assert strip_says(page, "")
     turn(page, 3)
-    assert follows(lab, page, "6")
+    assert follows(lab, page, PRINT_PLANES, "6")
     shut_down(page)
     turn(page, 1)
     assert strip_says(page, "Python does not follow")
@@ -295,7 +283,7 @@ def test_scrolled_away_and_back_in_a_windowed_notebook_the_canvases_are_painted(
         assert value(page) == expected
         assert all((now == then) == (expected == "5") for now, then in zip(pictures(page), left, strict=True))
     turn(page, 1)
-    assert follows(lab, page, "7")
+    assert follows(lab, page, PRINT_PLANES, "7")
     shut_down(page)
 
 
@@ -576,7 +564,7 @@ def test_two_panels_keep_apart_and_two_views_of_one_keep_together(lab, open_page
     turn(second, 1)
     page.wait_for_function("document.querySelector('.attnlab [aria-valuetext]').ariaValueText === '6'")
     assert (value(first), value(other), value(second)) == ("6", "3", "6")
-    assert follows(lab, page, "6")
+    assert follows(lab, page, PRINT_PLANES, "6")
     assert lab.run(page, "print(other.state)") == state
     # the stills of both views are drawn anew
     page.wait_for_function(

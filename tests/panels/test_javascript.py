@@ -1,9 +1,7 @@
 """The panels' JavaScript, run by Node on vectors that Python writes: same draws, same refusals, same numbers."""
 
-import base64
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +9,10 @@ import pytest
 
 from attnlab import draws, panels
 from attnlab.inputs import INPUTS
-from attnlab.race import view
 from attnlab.race.params import RaceParams
+from tests.panels.vectors import coded
 
 HERE = Path(__file__).parent
-
-
-def base(array: np.ndarray, dtype: str) -> str:
-    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode()
 
 
 def test_draws_agree_bit_for_bit_and_normals_to_1e_12(node, tmp_path):
@@ -27,8 +21,8 @@ def test_draws_agree_bit_for_bit_and_normals_to_1e_12(node, tmp_path):
         {
             "call": case,
             "bits": draws.bits(*case).ravel().tolist(),
-            "uniform": base(draws.uniform(*case), "<f8"),
-            "normal": base(draws.normal(*case), "<f8"),
+            "uniform": coded(draws.uniform(*case), "<f8"),
+            "normal": coded(draws.normal(*case), "<f8"),
         }
         for case in cases
     ]
@@ -44,7 +38,7 @@ def test_the_panel_refuses_the_states_that_python_refuses(node, tmp_path):
 
 def test_numbers_and_pictures(node, tmp_path):
     halves = np.array([0, -0.0, 1, -1.5, 65504, 2**-24, -(2**-14), 0.1, np.inf, -np.inf, np.nan], np.float16)
-    (tmp_path / "halves.json").write_text(json.dumps({"bytes": base(halves, "<f2"), "doubles": base(halves, "<f8")}))
+    (tmp_path / "halves.json").write_text(json.dumps({"bytes": coded(halves, "<f2"), "doubles": coded(halves, "<f8")}))
     (tmp_path / "spec.json").write_text(json.dumps(panels.spec("race")))
     node("numbers.test.mjs", tmp_path)
     node("paint.test.mjs", tmp_path)
@@ -88,18 +82,8 @@ def some_dials() -> list[RaceParams]:
     return [RaceParams(**dials) for dials in ends + real + anything]
 
 
-def test_panel_js_shows_the_numbers_of_view_py_to_1e_9(node, tmp_path):
-    cases = []
-    for params in some_dials():
-        data = view.data(params)
-        if data is not None:
-            data = {name: base64.b64encode(x).decode() if isinstance(x, bytes) else x for name, x in data.items()}
-        views = {
-            name: {"shape": array.shape, "bytes": base(array, "<f8")} for name, array in view.compute(params).items()
-        }
-        cases.append({"dials": asdict(params), "data": data, "tokens": params.inputs().tokens, "views": views})
-    (tmp_path / "race.json").write_text(json.dumps({"spec": panels.spec("race"), "cases": cases}))
-    node("race.test.mjs", tmp_path)
+def test_panel_js_shows_the_numbers_of_view_py_to_1e_9(compare):
+    compare("race", some_dials())
 
 
 @pytest.mark.parametrize("path", sorted((HERE.parents[1] / "attnlab").glob("*/*.js")), ids=lambda path: path.name)
