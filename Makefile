@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test quick lint types sync bench docs
+.PHONY: help setup lab test kernels quick lint types sync bench docs
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
@@ -25,11 +25,18 @@ $(READY): pyproject.toml constraints.txt
 lab: setup ## open the notebooks in JupyterLab
 	@$(BIN)/attnlab lab
 
-test: setup ## every test
-	@$(BIN)/python -m pytest
+# Triton interprets or compiles, and the environment decides at its import: two runs, the status is that of both.
+INTERPRETED := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/kernels
+COMPILED    := env -u TRITON_INTERPRET $(BIN)/python -m pytest
 
-quick: setup ## the tests of about three minutes: nothing slow, no browser
-	@$(BIN)/python -m pytest -m "not slow and not browser"
+test: setup ## every test: the kernels interpreted, then all others in a run of their own
+	@$(INTERPRETED); interpreted=$$?; $(COMPILED) && exit $$interpreted
+
+kernels: setup ## the tests of the kernels alone: interpreted, then compiled
+	@$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels && exit $$interpreted
+
+quick: setup ## the tests of about three minutes: nothing slow, no browser, no compiled or interpreted kernel
+	@$(COMPILED) -m "not slow and not browser and not aot"
 
 lint: setup ## style and format
 	@$(BIN)/ruff check
@@ -42,8 +49,9 @@ sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs rem
 	@$(BIN)/jupytext --quiet --sync notebooks/*.py
 	@$(BIN)/nbstripout --keep-id --extra-keys metadata.language_info notebooks/*.ipynb
 
-bench: setup ## fast paths beside their peers, and the panels in a browser
+bench: setup ## fast paths beside their peers, kernels without a GPU, and the panels in a browser
 	@$(BIN)/attnlab bench race
+	@$(BIN)/attnlab bench kernels
 	@$(BIN)/attnlab bench panels
 
 docs: setup ## the site, into docs/_build/html

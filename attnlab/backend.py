@@ -7,6 +7,8 @@ backend to set.
 
 import importlib
 import importlib.util
+import os
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,8 @@ __all__ = [
     "Unsupported",
     "available",
     "device",
+    "eps",
+    "interpreting",
     "load",
     "refuse_gradients",
     "why_not",
@@ -36,20 +40,24 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One implementation: its name, the file of a mechanism that holds it, the packages and the hardware it needs."""
+    """One implementation: its name, the file of a mechanism that holds it, the packages and the hardware it needs, and
+    the relative precision of its products in float32.
+    """
 
     name: str
     room: str
     packages: tuple[str, ...] = ()
     gradients: bool = False
     gpu: bool = False
+    eps: float = 2.0**-23
 
 
 ROWS = (
     Row("reference", "reference"),
     Row("numba", "numba_impl", ("numba",)),
     Row("torch", "torch_impl", ("torch",), gradients=True),
-    Row("triton", "triton_impl", ("torch", "triton"), gradients=True, gpu=True),
+    # tensor cores take a float32 as two parts of 11 bits each: the second one is cut there, not rounded
+    Row("triton", "triton_impl", ("torch", "triton"), gradients=True, gpu=True, eps=2.0**-21),
 )
 IMPLEMENTATIONS = tuple(row.name for row in ROWS)
 
@@ -64,8 +72,11 @@ def why_not(impl: str, mechanism: str) -> str | None:
     for package in row.packages:
         if not _found(package):
             return f"the package {package} is not installed; get it with: pip install {package}"
-    if row.gpu and not _gpu():
-        return "torch sees no GPU on this machine, and this kernel needs one."
+    if row.gpu and not interpreting() and not _gpu():
+        return (
+            "torch sees no GPU on this machine, and this kernel needs one; with TRITON_INTERPRET=1 set before Python "
+            "starts it runs interpreted (slow, for teaching sizes)."
+        )
     return None
 
 
@@ -94,11 +105,27 @@ def available(mechanism: str) -> tuple[str, ...]:
     return tuple(row.name for row in ROWS if why_not(row.name, mechanism) is None)
 
 
+def eps(impl: str) -> float:
+    """The relative precision of the products of `impl` in float32."""
+    return _row(impl).eps
+
+
 def device(impl: str) -> str:
-    """Where `impl` computes on this machine: "CPU", or the name of the GPU."""
+    """Where `impl` computes on this machine: "CPU", "CPU, interpreted", or the name of the GPU."""
+    if _row(impl).gpu and interpreting():
+        return "CPU, interpreted"
     if _row(impl).gpu and _gpu():
         return str(importlib.import_module("torch").cuda.get_device_name())
     return "CPU"
+
+
+def interpreting() -> bool:
+    """Whether Triton interprets its kernels in this process, on the CPU: TRITON_INTERPRET=1 stood in the environment
+    when it was imported, or will if it is imported now.
+    """
+    asked = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")  # as Triton reads it
+    triton = sys.modules.get("triton")
+    return asked and (triton is None or not isinstance(triton.language.cdiv, triton.JITFunction))
 
 
 def _row(impl: str) -> Row:

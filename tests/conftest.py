@@ -1,20 +1,23 @@
 """What the tests need of the machine beside Python packages: Chromium for pages, Node for the panels' JavaScript.
 
 Where one is missing its tests are left out and the summary says so in one line; where the environment says CI they
-fail.
+fail. Two more things are a matter of the run and left out everywhere: a GPU, and Triton's interpreter, which cannot
+share a process with its compiler. With TRITON_INTERPRET=1 the tests marked `interpreted` run and no others.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
 
 import pytest
 
-from attnlab.backend import Unavailable
+from attnlab.backend import Unavailable, interpreting
 from attnlab.bench import _lab
 
 NODE = shutil.which("node")
 OLDEST_NODE = (20, 19)  # the first Node that takes a plain .js file with import lines for a module
+INTERPRETING = interpreting()
 LEFT_OUT = pytest.StashKey[list[str]]()
 
 
@@ -36,7 +39,26 @@ def no_node() -> str:
     return f"Node {wanted} or newer is needed for the JavaScript, found {version or 'none'}"
 
 
+def no_gpu() -> str:
+    """Why no kernel can run on a GPU, or nothing."""
+    if importlib.util.find_spec("torch") is None:
+        return "the package torch is not installed"
+    import torch
+
+    return "" if torch.cuda.is_available() else "torch sees no GPU on this machine"
+
+
+def other_run(item) -> bool:
+    """Whether a test belongs to the run with the interpreter, and this is the run without it; or the other way."""
+    return bool(item.get_closest_marker("interpreted")) is not INTERPRETING
+
+
 NEEDS = {"browser": no_browser, "node": no_node}  # a fixture, and why it cannot be had
+OTHER_RUN = (
+    "they run without TRITON_INTERPRET"
+    if INTERPRETING
+    else "they interpret kernels, which `make test` does in a run of its own (TRITON_INTERPRET=1 pytest tests/kernels)"
+)
 
 
 def pytest_itemcollected(item):
@@ -47,12 +69,19 @@ def pytest_itemcollected(item):
 @pytest.hookimpl(trylast=True)  # after -m and -k have taken theirs
 def pytest_collection_modifyitems(config, items):
     config.stash[LEFT_OUT] = []
-    for fixture, why in NEEDS.items():
-        left_out = [item for item in items if fixture in item.fixturenames]
-        if left_out and not os.environ.get("CI") and why():
-            config.stash[LEFT_OUT].append(f"{len(left_out)} tests left out: {why()}")
+
+    def leave_out(these, why):
+        left_out = [item for item in items if these(item)]
+        if left_out and (reason := why()):
+            config.stash[LEFT_OUT].append(f"{len(left_out)} tests left out: {reason}")
             config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+            items[:] = [item for item in items if not these(item)]
+
+    leave_out(other_run, lambda: OTHER_RUN)
+    leave_out(lambda item: item.get_closest_marker("gpu"), no_gpu)
+    if not os.environ.get("CI"):
+        for fixture, why in NEEDS.items():
+            leave_out(lambda item, fixture=fixture: fixture in item.fixturenames, why)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -130,7 +130,35 @@ def test_the_wheel_holds_nothing_else(wheel):
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_alone_prints_every_target():
     shown = re.findall(r"^  make (\w+) ", run("make", env=os.environ | {"MAKEFLAGS": ""}).stdout, re.MULTILINE)
-    assert shown == ["help", "setup", "lab", "test", "quick", "lint", "types", "sync", "bench", "docs"]
+    assert shown == ["help", "setup", "lab", "test", "kernels", "quick", "lint", "types", "sync", "bench", "docs"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("target", ["test", "kernels"])
+@pytest.mark.parametrize(("interpreted", "compiled"), [(0, 0), (1, 0), (0, 2), (1, 2)])
+def test_both_runs_of_the_tests_happen_and_either_fails_the_whole(target, interpreted, compiled, tmp_path):
+    (tmp_path / "bin").mkdir()
+    python, log = tmp_path / "bin" / "python", tmp_path / "log"
+    python.write_text(
+        f'#!/bin/sh\necho "${{TRITON_INTERPRET-unset}} $*" >> {log}\n'
+        f'[ "${{TRITON_INTERPRET-unset}}" = 1 ] && exit {interpreted}\nexit {compiled}\n'
+    )
+    python.chmod(0o755)
+    (tmp_path / ".ready").touch()
+    environment = os.environ | {"MAKEFLAGS": "", "TRITON_INTERPRET": "true"}  # whatever was set outside
+    done = run("make", target, f"VENV={tmp_path}", env=environment)
+    assert (done.returncode == 0) is (interpreted == compiled == 0)
+    rest = {"test": "", "kernels": " -m aot tests/kernels"}[target]
+    assert log.read_text().splitlines() == ["1 -m pytest tests/kernels", f"unset -m pytest{rest}"]
+
+
+def test_a_run_either_interprets_kernels_or_leaves_those_tests_out_and_says_so():
+    files = ("tests/kernels/test_race_room.py", "tests/test_draws.py")
+    for value, own in zip(("1", "0"), files, strict=True):
+        environment = os.environ | {"TRITON_INTERPRET": value, "CI": "true"}
+        done = run(sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", "not gpu", *files, env=environment)
+        assert re.findall(r"^(tests/[^:]+): [1-9]\d*$", done.stdout, re.MULTILINE) == [own], done.stderr
+        assert len(re.findall(r"^\d+ tests left out: they .*TRITON_INTERPRET", done.stdout, re.MULTILINE)) == 1
 
 
 def test_the_ci_script_is_executable_and_parses():

@@ -13,11 +13,9 @@ What it changes from the reference, and what that bought:
 bfloat16 and float16 inputs compute in float32 and return their own type; float64 stays float64.
 """
 
-import numpy as np
 import torch
 
-from attnlab.backend import Unsupported
-from attnlab.race.params import LARGEST_LOG_SCALE, State, plain_state
+from attnlab.race.tensors import all_numpy, as_tensor, carried, given_back, in_range, refuse, unit
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
 LARGEST = {torch.float32: 80.0, torch.float64: 600.0}  # of 2 beta P: exp of its negative is a normal number
@@ -42,37 +40,25 @@ def attention(
     Raises Unsupported beyond 2 beta P = 80 (600 in float64), for variants other than "algorithm", and for planes that
     want a gradient (they are drawn once, never learned).
     """
-    if variant != "algorithm":
-        raise Unsupported(
-            f"the torch implementation covers variant='algorithm', not {variant!r}; the reference has it."
-        )
-    from_numpy = not any(isinstance(x, torch.Tensor) for x in (q, k, v, planes, sharpness))
-    q, k, v, planes = (_tensor(x) for x in (q, k, v, planes))
-    if planes.requires_grad:
-        raise Unsupported("the torch implementation has no gradient for planes: they are random and fixed (p. 5).")
+    refuse("torch", variant, planes)
+    numpy = all_numpy(q, k, v, planes, sharpness)
+    q, k, v, planes = (as_tensor(x) for x in (q, k, v, planes))
     widest = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     work = torch.float64 if widest == torch.float64 else torch.float32
-    H, P = q.shape[2], planes.shape[-2]
-    beta = _tensor(sharpness).to(device=q.device, dtype=work).expand(H)
-    largest = 2 * P * float(beta.detach().max()) if H else 0.0
-    if not largest <= LARGEST[work]:
-        raise Unsupported(
-            f"the torch implementation covers 2 * sharpness * planes <= {LARGEST[work]:g} in {work}, got {largest:g}."
-        )
-    planes = planes.to(device=q.device, dtype=work)
+    B, _, H, _ = q.shape
+    beta = in_range("torch", as_tensor(sharpness).to(q.device, work).expand(H), planes, LARGEST[work])
+    planes = planes.to(q.device, work)
     planes = (planes if planes.ndim == 4 else planes[None]).expand(H, -1, -1, -1)
+    L, R, V = planes.shape[1], 2 ** planes.shape[2], v.shape[-1]
     out_dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):  # the working precision is the one named above
         q, k, v = (x.to(work) for x in (q, k, v))
         if normalize:
-            q, k = _unit(q), _unit(k)
-        B, V, L, R = q.shape[0], v.shape[-1], planes.shape[1], 2**P
-        mass, content = _carried(state, (B, H, L * R), V, q.device)
+            q, k = unit(q), unit(k)
+        mass, content = carried(state, (B, H, L * R), V, q.device)
         out, mass, content = _Race.apply(q, k, v, planes, beta, mass, content, causal)
-    out, mass, content = out.to(out_dtype), mass.view(B, H, L, R), content.view(B, H, L, R, V)
-    if from_numpy:
-        out, mass, content = (x.detach().numpy() for x in (out, mass, content))
-    return (out, State(mass, content)) if return_state else out
+    mass, content = mass.view(B, H, L, R), content.view(B, H, L, R, V)
+    return given_back(out.to(out_dtype), mass, content, numpy=numpy, return_state=return_state)
 
 
 def features(x, planes, beta):
@@ -209,40 +195,3 @@ def _heads_first(x):
 
 def _chunks(length, size):
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
-def _unit(x):
-    """x over its length; scaled by the largest entry first, so that no square over- or underflows."""
-    if not x.shape[-1]:
-        return x
-    largest = x.detach().abs().amax(-1, keepdim=True)
-    x = x / torch.where(largest > 0, largest, 1)
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(length > 0, length, 1)
-
-
-def _carried(state, shape, V, device):
-    """Mass and content of an earlier call in plain units, float64; zeros if there was none."""
-    if state is None:
-        mass = torch.zeros(shape, device=device, dtype=torch.float64)
-        return mass, torch.zeros(*shape, V, device=device, dtype=torch.float64)
-    if not any(isinstance(x, torch.Tensor) for x in state):
-        state = plain_state(state)
-    mass, content = (_tensor(x).to(device, torch.float64) for x in state[:2])
-    if len(state) == 3 and state[2] is not None:
-        log_scale = _tensor(state[2]).to(device, torch.float64)
-        if not bool((log_scale <= LARGEST_LOG_SCALE).all()):
-            raise Unsupported(
-                f"a fast path keeps states in plain units; exp({log_scale.max():g}) is too large for them."
-            )
-        mass, content = log_scale.exp() * mass, log_scale.exp()[..., None] * content
-    return mass.reshape(shape), content.reshape(*shape, V)
-
-
-def _tensor(x):
-    """A tensor as it is; NumPy arrays in a form that torch takes: native byte order, writable, no negative strides."""
-    if isinstance(x, torch.Tensor):
-        return x
-    x = np.asarray(x)
-    kind = np.dtype(x.dtype.newbyteorder("=")) if x.dtype.itemsize <= 8 else np.float64  # long double: no such tensor
-    return torch.from_numpy(np.array(x, dtype=kind, order="C"))
