@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import attnlab
-from attnlab import backend, progress
+from attnlab import backend, interpreted, parity, progress
 from attnlab.claim import Claim
 
 PACKAGES = (  # (distribution, module, what it is for, the line that gets it)
@@ -58,6 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     lab.set_defaults(run=run_lab)
 
     doctor = commands.add_parser("doctor", help="what is installed, what can run here, how to get the rest")
+    doctor.add_argument(
+        "--kernels",
+        action="store_true",
+        help="also run each Triton kernel once, interpreted where there is no GPU, and hold it against the reference; "
+        "exit status 1 if one is wrong",
+    )
     doctor.set_defaults(run=run_doctor)
 
     verify = commands.add_parser(
@@ -149,10 +155,12 @@ class CommandError(RuntimeError):
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Print what is here, what is not, and the one line that gets it."""
-    report = diagnose()
+    report, verified = diagnose(), verified_kernels() if options.kernels else {}
+    status = int(any(row.ran and not row.ok for row in verified.values()))
     if options.json:
-        print(json.dumps(report, indent=2))
-        return 0
+        records = [{"mechanism": mechanism, **row.record()} for mechanism, row in verified.items()]
+        print(json.dumps(report | ({"verified": records} if options.kernels else {}), indent=2))
+        return status
     print(f"attnlab {report['attnlab']} on Python {report['python']}, {report['system']}\n")
     for package in report["packages"]:
         state = package["version"] or f"not installed: {package['get']}"
@@ -161,11 +169,37 @@ def run_doctor(options: argparse.Namespace) -> int:
     for entry in report["implementations"]:
         name = f"{entry['mechanism']} {entry['impl']}"
         print(f"  {'+' if entry['runs'] else '-'} {name:<16} {entry['device'] or entry['why_not']}")
-    return 0
+    kernels = report["kernels"] or {"table": []}
+    if report["kernels"]:
+        print(f"\nTriton kernels without a GPU: {_kernels_line(kernels)}")
+    if options.kernels:
+        print("\nTriton kernels held against the reference")
+        for mechanism, row in verified.items():
+            print(f"  {'+' if row.ok else '-'} {mechanism:<16} {_verdict(row)}")
+        for name in kernels["table"][0] if kernels["table"] else ():
+            print(f"    {name.replace('_', ' '):<20}" + "".join(f"{entry[name]!s:>9}" for entry in kernels["table"]))
+    return status
+
+
+def _kernels_line(kernels: dict[str, Any]) -> str:
+    table = kernels["table"]
+    if not table:
+        return kernels["evidence"]
+    count, binaries = max(row["kernels"] for row in table), sum(row["compiled"] for row in table)
+    targets = ", ".join(row["target"] for row in table)
+    return f"{count} in {binaries} binaries for {targets}; {kernels['evidence']}"
+
+
+def _verdict(row: parity.Report) -> str:
+    if row.max_rel is None:  # it did not run, or raised
+        return row.why_not or row.reason
+    error = f"error {row.max_rel:.1e} of a row, allowed {row.tolerance:.1e}"
+    where = row.evidence or f"{row.time_ms:.3g} ms, {row.device}"
+    return f"{'agrees' if row.ok else 'differs: ' + row.reason}; {error}; {where}"
 
 
 def diagnose() -> dict[str, Any]:
-    """What `doctor` prints, as data."""
+    """What `doctor` prints, as data. `kernels` is what is known of Triton kernels that lack a GPU here, or None."""
     packages = [
         {"name": name, "version": _version(name, module), "for": purpose, "get": get}
         for name, module, purpose, get in PACKAGES
@@ -178,13 +212,30 @@ def diagnose() -> dict[str, Any]:
             implementations.append(
                 {"mechanism": mechanism, "impl": impl, "runs": reason is None, "device": where, "why_not": reason}
             )
+    kernels = None
+    if any(interpreted.stands_in("triton", mechanism) for mechanism in attnlab.MECHANISMS):
+        table = interpreted.compiled()
+        kernels = {"evidence": interpreted.EVIDENCE if table else interpreted.no_table(), "table": table}
     return {
         "attnlab": attnlab.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "packages": packages,
         "implementations": implementations,
+        "kernels": kernels,
     }
+
+
+def verified_kernels() -> dict[str, parity.Report]:
+    """Each mechanism's Triton kernels, held against the reference at the default dials of its panel."""
+    reports = {}
+    for mechanism in attnlab.MECHANISMS:
+        progress.show(f"{mechanism} triton")
+        view = importlib.import_module(f"attnlab.{mechanism}.view")
+        arguments, terms = view.verification(view.PARAMS())
+        (reports[mechanism],) = parity.verify(mechanism, arguments, terms=terms, impls=["triton"])
+    progress.show("")
+    return reports
 
 
 def _version(distribution: str, module: str) -> str | None:

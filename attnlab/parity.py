@@ -4,20 +4,24 @@ command line and badge share.
 The tolerance is computed, not chosen. The reference is evaluated twice on the same inputs, in float64 and in the fast
 path's arithmetic precision; the second one's error is what any honest implementation of that precision may show. A fast
 path adds its terms in another order, so rounding comes on top: eps * sqrt(n) for n added terms, the usual growth of
-rounding error. Twice the sum of both is allowed, for every row by itself and for the whole.
+rounding error, with the eps of `backend.ROWS` (tensor cores keep two bits less of a float32). Twice the sum of both is
+allowed, for every row by itself and for the whole.
+
+Where an implementation lacks a GPU and nothing else, its kernels are interpreted in a process of their own, and the
+report says so: what is compared then are the kernel's numbers, and no time is given.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attnlab import backend
+from attnlab import backend, interpreted
 from attnlab.arrays import Array, Float, as_numpy
 
-__all__ = ["FAST", "Comparison", "Report", "compare", "verify"]
+__all__ = ["FAST", "Comparison", "Report", "begin", "compare", "verify"]
 
 FAST = tuple(name for name in backend.IMPLEMENTATIONS if name != "reference")
 SLACK = 2.0  # times (error of the low-precision reference + rounding)
@@ -42,7 +46,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """One implementation on one case: what ran where, how long, how exact; or the sentence why it did not run."""
+    """One implementation on one case: what ran where, how long, how exact; or the sentence why it did not run.
+
+    Of an interpreted kernel `time_ms` is None, `evidence` says what was done in place of a run on a GPU, and `table`
+    is `attnlab.interpreted.compiled()`.
+    """
 
     impl: str
     ran: bool
@@ -54,6 +62,13 @@ class Report:
     time_ms: float | None = None
     device: str | None = None
     reason: str = ""
+    evidence: str = ""
+    table: tuple[dict[str, Any], ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """For JSON, which has no NaN and no infinity: they become words, which nobody takes for numbers."""
+        record = asdict(self)
+        return {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in record.items()}
 
 
 def compare(
@@ -113,44 +128,85 @@ def compare(
     )
 
 
-def verify(mechanism: str, arguments: dict[str, Any], *, terms: int, impls: Sequence[str] = FAST) -> list[Report]:
+def begin(mechanism: str, arguments: dict[str, Any], *, impls: Sequence[str] = FAST) -> dict[str, interpreted.Run]:
+    """Start to interpret, in processes of their own, what of `impls` lacks a GPU here and nothing else; by name.
+
+    For `verify(..., runs=...)`, by whoever has other things to do until they are no longer busy.
+    """
+    return {
+        impl: interpreted.Run(impl, mechanism, _shared(arguments))
+        for impl in impls
+        if interpreted.stands_in(impl, mechanism)
+    }
+
+
+def verify(
+    mechanism: str,
+    arguments: dict[str, Any],
+    *,
+    terms: int,
+    impls: Sequence[str] = FAST,
+    runs: Mapping[str, interpreted.Run] | None = None,
+) -> list[Report]:
     """Run every fast path of `mechanism` on the same float32 inputs and compare each with the float64 reference.
 
     `arguments` are those of the mechanism's `attention`, arrays in NumPy; float arrays are rounded to float32 first, so
     that all of them see the same numbers. An implementation that cannot run here, or does not cover these arguments, is
-    reported with its sentence and is not ok.
+    reported with its sentence and is not ok. `runs` are those that `begin` has started for the same arguments; they are
+    started here if not given, and waited for.
     """
-    arguments = {name: _shared(x) for name, x in arguments.items()}
-    reference = backend.load("reference", mechanism)
-    exact = reference.attention(**arguments)
-    low = reference.attention(**arguments, dtype=np.float32)
-    return [_report(impl, mechanism, arguments, exact, low, terms) for impl in impls]
-
-
-def _shared(x: Any) -> Any:
-    """A float array rounded to float32, read-only: all implementations are handed the same one."""
-    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        x = x.astype(np.float32)
-        x.flags.writeable = False
-    return x
-
-
-def _report(impl: str, mechanism: str, arguments: dict[str, Any], exact: Array, low: Array, terms: int) -> Report:
-    reason = backend.why_not(impl, mechanism)
-    if reason:
-        return Report(impl, ran=False, ok=False, why_not=reason)
-    room = backend.load(impl, mechanism)
+    arguments = _shared(arguments)
+    runs = begin(mechanism, arguments, impls=impls) if runs is None else runs
     try:
-        got = room.attention(**arguments)  # the first run may compile; the second one is timed
-        start = time.perf_counter()
-        got = room.attention(**arguments)
-        time_ms = 1e3 * (time.perf_counter() - start)
-        seen = compare(got, exact, low, terms=terms)
-    except backend.Unsupported as refusal:
+        reference = backend.load("reference", mechanism)
+        exact = reference.attention(**arguments)
+        low = reference.attention(**arguments, dtype=np.float32)
+        return [_report(impl, mechanism, arguments, exact, low, terms, runs.get(impl)) for impl in impls]
+    finally:
+        for run in runs.values():
+            run.stop()
+
+
+def _shared(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with float arrays rounded to float32, read-only: all implementations are handed the same ones."""
+    shared = dict(arguments)
+    for name, x in arguments.items():
+        if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+            shared[name] = x.astype(np.float32)
+            shared[name].flags.writeable = False
+    return shared
+
+
+def _report(
+    impl: str,
+    mechanism: str,
+    arguments: dict[str, Any],
+    exact: Array,
+    low: Array,
+    terms: int,
+    run: interpreted.Run | None,
+) -> Report:
+    reason = backend.why_not(impl, mechanism)
+    if reason and run is None:
+        return Report(impl, ran=False, ok=False, why_not=reason)
+    time_ms = None
+    try:
+        if run is not None:
+            got = run.answer()
+        else:
+            room = backend.load(impl, mechanism)
+            room.attention(**arguments)  # the first run may compile; the second one is timed
+            start = time.perf_counter()
+            got = room.attention(**arguments)
+            time_ms = 1e3 * (time.perf_counter() - start)
+        seen = compare(got, exact, low, terms=terms, dtype=backend.eps(impl))
+    except (backend.Unsupported, backend.Unavailable) as refusal:
         return Report(impl, ran=False, ok=False, why_not=str(refusal))
+    except interpreted.Failed as failure:
+        return Report(impl, ran=True, ok=False, why_not=None, reason=str(failure))
     except Exception as error:  # a broken implementation fails its own row and does not hide the others
         return Report(impl, ran=True, ok=False, why_not=None, reason=f"{type(error).__name__}: {error}")
-    return Report(
+    report = Report(
         impl,
         True,
         seen.ok,
@@ -159,9 +215,13 @@ def _report(impl: str, mechanism: str, arguments: dict[str, Any], exact: Array, 
         seen.max_rel,
         seen.tolerance,
         time_ms,
-        backend.device(impl),
+        backend.device(impl) if run is None else interpreted.DEVICE,
         seen.reason,
     )
+    if report.device != interpreted.DEVICE:
+        return report
+    # an interpreter's time is nobody's speed
+    return replace(report, time_ms=None, evidence=interpreted.evidence(), table=tuple(interpreted.compiled()))
 
 
 def _eps(dtype: Any) -> float:

@@ -25,7 +25,8 @@ FOUNDATION = {
     "dials": {"arrays"},
     "inputs": {"arrays", "data", "dense", "draws"},
     "backend": {"arrays"},
-    "parity": {"arrays", "backend"},
+    "parity": {"arrays", "backend", "interpreted"},
+    "interpreted": {"arrays", "backend"},
     "progress": set(),
 }
 
@@ -41,6 +42,7 @@ HOUSE = {
     "panels/widget": {"panels"},
     "bench/__init__": set(),
     "bench/_lab": set(),
+    "bench/kernels": {"bench"},
     "bench/panels": {"bench", "panels"},
     "cli": {"bench", "models", "panels"},
 }
@@ -54,9 +56,10 @@ MECHANISM = {
     "enclosures": {"theory"},  # and in ball arithmetic
     "comparisons": {"reference"},
     "cpu_kernels": set(),  # shared unchanged by numba_impl and torch_impl
+    "tensors": {"params"},  # shared unchanged by torch_impl and triton_impl
     "numba_impl": {"params", "cpu_kernels"},
-    "torch_impl": {"params", "cpu_kernels"},
-    "triton_impl": {"params"},
+    "torch_impl": {"params", "cpu_kernels", "tensors"},
+    "triton_impl": {"params", "tensors"},
     "api": {"params"},
     "claims": {"params", "reference", "theory", "rational", "enclosures"},
     "view": {"params", "reference", "theory", "panels.still"},
@@ -70,6 +73,7 @@ HOMES = {
     "torch": [
         "*/torch_impl.py",
         "*/triton_impl.py",
+        "*/tensors.py",
         "kernels/*",
         "attnlab/models.py",
         "attnlab/nn/*",
@@ -77,6 +81,7 @@ HOMES = {
         "attnlab/backend.py",
     ],
     "triton": ["*/triton_impl.py", "kernels/*"],
+    "attnlab_kernels": ["*/triton_impl.py", "kernels/*", "attnlab/bench/kernels.py", "attnlab/interpreted.py"],
     "plotly": ["*/widget.py"],
     "ipywidgets": ["*/widget.py"],
     "anywidget": ["*/widget.py"],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import attnlab
-from attnlab import bench, cli, panels
+from attnlab import bench, cli, interpreted, panels, parity
 from attnlab.claim import Verdict
 from attnlab.panels import export, link
 from attnlab.race import claims
@@ -43,6 +43,81 @@ def test_doctor_prints_the_same_for_people(capsys):
     printed = capsys.readouterr().out
     assert "race reference" in printed
     assert all(f"race {impl}" in printed for impl in ("numba", "torch", "triton"))
+
+
+TABLE = [
+    {
+        **{"target": target, "compiled": 40, "kernels": 10, "registers": 255, "spilled_bytes": 0},
+        **{"shared_kb": 18.5, "shared_limit_kb": 163, "occupancy_percent": 12.5},
+    }
+    for target in ("sm_80", "gfx942")
+]
+
+
+def test_doctor_says_in_one_line_what_is_known_of_kernels_that_lack_a_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: impl == "triton")
+    monkeypatch.setattr(interpreted, "compiled", lambda: TABLE)
+    _, report = run_json(capsys, "doctor")
+    assert report["kernels"] == {"evidence": interpreted.EVIDENCE, "table": TABLE}
+    assert "verified" not in report
+    assert cli.main(["doctor"]) == 0
+    assert (
+        "\nTriton kernels without a GPU: 10 in 80 binaries for sm_80, gfx942; "
+        "compiled, resource-checked and interpreted; not run on a GPU\n"
+    ) in capsys.readouterr().out
+    monkeypatch.setattr(interpreted, "compiled", lambda: [])
+    assert cli.main(["doctor"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"Triton kernels without a GPU: no compile table for triton \S+; not run on a GPU", line)
+
+
+def test_doctor_says_nothing_of_the_kind_where_there_is_a_gpu_or_no_triton(capsys, monkeypatch):
+    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: False)
+    assert run_json(capsys, "doctor")[1]["kernels"] is None
+    assert cli.main(["doctor"]) == 0
+    assert "GPU:" not in capsys.readouterr().out
+
+
+AGREES = parity.Report("triton", True, True, None, 1e-7, 2e-7, 2.6e-6, None, "CPU, interpreted", "", "interpreted")
+
+
+@pytest.mark.parametrize(
+    ("row", "status", "line"),
+    [
+        (AGREES, 0, "+ race             agrees; error 2.0e-07 of a row, allowed 2.6e-06; interpreted"),
+        (
+            replace(AGREES, evidence="", time_ms=0.1234, device="NVIDIA H200"),
+            0,
+            "+ race             agrees; error 2.0e-07 of a row, allowed 2.6e-06; 0.123 ms, NVIDIA H200",
+        ),
+        (
+            replace(AGREES, ok=False, reason="NaN in the result", max_rel=float("nan")),
+            1,
+            "- race             differs: NaN in the result; error nan of a row, allowed 2.6e-06; interpreted",
+        ),
+        (parity.Report("triton", True, False, None, reason="it crashed"), 1, "- race             it crashed"),
+        (parity.Report("triton", False, False, "no triton."), 0, "- race             no triton."),
+    ],
+)
+def test_doctor_runs_the_kernels_when_asked_and_fails_when_one_is_wrong(capsys, monkeypatch, row, status, line):
+    asked = []
+    monkeypatch.setattr(parity, "verify", lambda *what, **how: asked.append((what[0], how["impls"])) or [row])
+    assert cli.main(["doctor", "--kernels"]) == status
+    assert f"  {line}" in capsys.readouterr().out.splitlines()
+    assert asked == [(mechanism, ["triton"]) for mechanism in attnlab.MECHANISMS]
+    seen, report = run_json(capsys, "doctor", "--kernels")
+    assert seen == status
+    assert report["verified"][0] == {"mechanism": "race", **json.loads(json.dumps(row.record()))}
+
+
+def test_doctor_prints_the_compile_table_beside_the_kernels_that_ran(capsys, monkeypatch):
+    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: impl == "triton")
+    monkeypatch.setattr(interpreted, "compiled", lambda: TABLE)
+    monkeypatch.setattr(parity, "verify", lambda *_, **__: [AGREES])
+    assert cli.main(["doctor", "--kernels"]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for words in (["target", "sm_80", "gfx942"], ["shared", "kb", "18.5", "18.5"], ["registers", "255", "255"]):
+        assert words in printed
 
 
 def test_verify_prints_the_record_of_the_claims_asked_for(capsys):
@@ -121,7 +196,7 @@ def test_the_race_benchmark_measures_ours_and_its_peers(monkeypatch):
 
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert cli.main(["bench", "nothing"]) == 2
-    assert "there are panels, race" in capsys.readouterr().err
+    assert "there are kernels, panels, race" in capsys.readouterr().err
 
 
 def test_the_plain_peer_is_algorithm_1():

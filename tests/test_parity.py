@@ -1,13 +1,16 @@
 """The comparison must be able to fail: by a row, by the whole, by NaN, by shape."""
 
+import json
+
 import numpy as np
 import pytest
 
-from attnlab import draws, parity
+from attnlab import backend, draws, interpreted, parity
 from attnlab.race import draw_planes
 
 EXACT = draws.normal(1, 1, 40, 4)
 LOW = EXACT.astype(np.float32).astype(np.float64)
+CPU = ("numba", "torch")
 
 
 def compare(got, **changes):
@@ -83,20 +86,36 @@ def test_verify_reports_every_implementation_or_why_not():
     for report in reports.values():
         assert report.ran is (report.why_not is None)
         assert report.ok is report.ran, report.reason
-    assert all(
-        report.time_ms > 0 and report.device == "CPU"
-        for report in reports.values()
-        if report.ran and report.impl != "triton"
-    )
+        if report.ran and report.evidence:  # tests/test_interpreted.py has more of these
+            assert (report.impl, report.device, report.time_ms) == ("triton", "CPU, interpreted", None)
+        elif report.ran:
+            assert report.time_ms > 0
+            assert report.device == "CPU" or report.impl == "triton"
+
+
+def test_a_process_that_interprets_gives_no_time_and_says_what_was_done(monkeypatch):
+    pytest.importorskip("numba", reason="the package numba is not installed")
+    monkeypatch.setattr(backend, "device", lambda impl: "CPU, interpreted")
+    (report,) = parity.verify("race", case(), terms=9 + 8, impls=["numba"])
+    assert report.ok
+    assert report.time_ms is None
+    assert report.evidence == interpreted.evidence()
+    assert list(report.table) == interpreted.compiled()
 
 
 def test_verify_reports_a_refusal_with_its_range_and_not_as_a_pass():
     reports = {report.impl: report for report in parity.verify("race", case(sharpness=100.0), terms=9 + 8)}
-    for impl in ("numba", "torch"):
+    for impl in ("numba", "torch", "triton"):
         if reports[impl].why_not and "not installed" in reports[impl].why_not:
             continue
         assert not reports[impl].ok
         assert "covers" in reports[impl].why_not
+
+
+def test_a_report_is_plain_json_also_with_nan():
+    report = parity.Report("numba", True, False, None, float("nan"), float("inf"), np.float64(1e-6), 0.5, "CPU", "NaN")
+    record = json.loads(json.dumps(report.record(), allow_nan=False))
+    assert (record["max_abs"], record["max_rel"], record["tolerance"], record["ok"]) == ("nan", "inf", 1e-6, False)
 
 
 def test_verify_catches_an_implementation_that_is_wrong(monkeypatch):
@@ -115,8 +134,8 @@ def test_an_implementation_that_raises_fails_its_own_row_and_hides_no_other(monk
         raise ZeroDivisionError("no mass")
 
     monkeypatch.setattr(numba_impl, "attention", broken)
-    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
-    assert list(reports) == list(parity.FAST)
+    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8, impls=CPU)}
+    assert list(reports) == list(CPU)
     assert reports["numba"].ran
     assert not reports["numba"].ok
     assert reports["numba"].reason == "ZeroDivisionError: no mass"
@@ -125,8 +144,8 @@ def test_an_implementation_that_raises_fails_its_own_row_and_hides_no_other(monk
 def test_an_implementation_that_returns_no_array_fails_its_own_row(monkeypatch):
     numba_impl = pytest.importorskip("attnlab.race.numba_impl")
     monkeypatch.setattr(numba_impl, "attention", lambda *_, **__: None)
-    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
-    assert list(reports) == list(parity.FAST)
+    reports = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8, impls=CPU)}
+    assert list(reports) == list(CPU)
     assert not reports["numba"].ok
     assert reports["numba"].reason
 
@@ -139,7 +158,7 @@ def test_an_implementation_cannot_write_into_the_inputs_of_the_next_one(monkeypa
         return q
 
     monkeypatch.setattr(numba_impl, "attention", rude)
-    rows = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8)}
+    rows = {report.impl: report for report in parity.verify("race", case(), terms=9 + 8, impls=CPU)}
     assert "read-only" in rows["numba"].reason
     assert rows["torch"].ok is rows["torch"].ran
 

@@ -90,6 +90,10 @@ export const style = `
 .al-impl { display: flex; justify-content: space-between; gap: 8px; color: var(--al-ink); }
 .al-verify .al-yes { color: var(--al-valueText); } .al-verify .al-no { color: var(--al-errorText); }
 .al-verify.al-stale :is(.al-impl, .al-yes, .al-no) { color: var(--al-muted); }
+.al-verify { position: relative; }
+.al-verify summary { cursor: pointer; }
+.attnlab .al-verify table { position: absolute; z-index: 2; left: 0; border: 1px solid var(--al-line); background: var(--al-paper); }
+.al-verify :is(th, td) { padding: 1px 4px; }
 .al-error { position: sticky; bottom: 0; z-index: 3; margin-top: 8px; padding: 6px 10px; border-left: 3px solid var(--al-error); color: var(--al-errorText); background: var(--al-paper); overflow-wrap: anywhere; white-space: pre-wrap; }
 .al-unseen { position: absolute; top: 0; left: 0; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 @container (max-width: 759px) {
@@ -167,7 +171,7 @@ export const style = `
 @media print {
   .attnlab { max-width: none; zoom: .8; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .attnlab :is(.al-sharing, .al-choices, .al-numbers, .al-byhand, .al-spare, .al-readout button, input[type=range]) { display: none; }
-  .attnlab :is(.al-verify > div:first-child, .al-verify .al-note, .al-dial .al-note, .al-verify:not(:has([role=listitem]))) { display: none; }
+  .attnlab :is(.al-verify > div:first-child, .al-verify :is(.al-note, details), .al-dial .al-note, .al-verify:not(:has([role=listitem]))) { display: none; }
   .al-readout:not(:has(b:not(:empty))), .al-readout p:not(:has(b:not(:empty)), p:has(b:not(:empty)) + p) { display: none; }
   .al-body { display: block; }
   .al-body > *, .al-column > * { margin-bottom: 12px; }

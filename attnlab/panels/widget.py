@@ -5,9 +5,8 @@ the output holds a still: what a reader sees where no kernel and no saved widget
 """
 
 import asyncio
-import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Self
 import anywidget
 import traitlets
 
-from attnlab import panels, parity
+from attnlab import interpreted, panels, parity
 from attnlab.panels import export, link
 from attnlab.panels.bundle import packed
 from attnlab.panels.state import checked, defaults
@@ -26,6 +25,7 @@ from attnlab.panels.state import checked, defaults
 __all__ = ["Panel"]
 
 RESTED_S = 0.5  # a still is drawn anew when no dial has moved for so long
+LOOK_S = 0.05  # between looks at what is computed in another process
 
 
 class _Record(traitlets.Dict):
@@ -70,6 +70,8 @@ class Panel(anywidget.AnyWidget):
         checked(state | {"language": language}, self.spec)
         self._display: Any = None  # the handle of the still in a notebook's output
         self._redraw: asyncio.TimerHandle | None = None
+        self._verifying: asyncio.Task[None] | None = None  # a task that nobody holds may vanish
+        self._question = 0  # how often was asked to verify
         super().__init__(
             state=state | {"language": language}, still=uuid.uuid4().hex[:12], _esm=packed(panels.source(mechanism))
         )
@@ -107,11 +109,41 @@ class Panel(anywidget.AnyWidget):
         return export.write(path, self.spec["mechanism"], self.state, force=force)
 
     def _verify(self, dials: dict[str, Any]) -> list[parity.Report]:
+        self._question += 1
         arguments, terms = self.room.verification(self.room.PARAMS(**dials))
         self.set_trait("report", None)  # or the browser would not hear of a report that equals the last one
         reports = parity.verify(self.spec["mechanism"], arguments, terms=terms)
-        self.report = {"dials": dials, "rows": [_plain(asdict(report)) for report in reports]}
+        self._tell(dials, reports)
         return reports
+
+    async def _verify_beside(self, dials: dict[str, Any]) -> None:
+        """As `_verify`, but this process serves whoever asks while kernels are interpreted in another one: the rest is
+        shown first, and then all. A later question takes the place of this one.
+        """
+        self._question += 1
+        question, mechanism, runs = self._question, self.spec["mechanism"], {}
+        with self._shown():
+            try:
+                arguments, terms = self.room.verification(self.room.PARAMS(**dials))
+                self.set_trait("report", None)
+                runs = parity.begin(mechanism, arguments)
+                here = [impl for impl in parity.FAST if impl not in runs]
+                reports = parity.verify(mechanism, arguments, terms=terms, impls=here, runs={})
+                self._tell(dials, reports, runs)
+                while any(run.busy() for run in runs.values()):
+                    await asyncio.sleep(LOOK_S)
+                    if question != self._question:
+                        return
+                reports += parity.verify(mechanism, arguments, terms=terms, impls=[*runs], runs=runs)
+                self._tell(dials, reports)
+            finally:
+                for run in runs.values():
+                    run.stop()
+
+    def _tell(self, dials: dict[str, Any], reports: list[parity.Report], awaited: Iterable[str] = ()) -> None:
+        """Hand the browser the reports, and the names of the implementations that are still interpreted."""
+        rows = [report.record() for report in reports] + [{"impl": impl, "ran": None} for impl in awaited]
+        self.report = {"dials": dials, "rows": sorted(rows, key=lambda row: parity.FAST.index(row["impl"]))}
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take what the browser sends; an error on the way is shown in the panel and raised."""
@@ -140,7 +172,12 @@ class Panel(anywidget.AnyWidget):
             if content.get("kind") != "verify":
                 raise ValueError(f"kind of a message must be 'verify', got {content.get('kind')!r}")
             # the dials that were on the screen when the button was pressed: self.state may be older or newer
-            self._verify(checked(content.get("state"), self.spec)["dials"])
+            dials = checked(content.get("state"), self.spec)["dials"]
+            loop = _running_loop()
+            if loop and any(interpreted.stands_in(impl, self.spec["mechanism"]) for impl in parity.FAST):
+                self._verifying = loop.create_task(self._verify_beside(dials))
+            else:
+                self._verify(dials)
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
@@ -175,15 +212,23 @@ class Panel(anywidget.AnyWidget):
         """Draw the still anew once the dials rest; at once where no event loop runs, as in a script."""
         if self._redraw is not None:
             self._redraw.cancel()
-        try:
-            self._redraw = asyncio.get_running_loop().call_later(RESTED_S, self._draw_still)
-        except RuntimeError:
+        if loop := _running_loop():
+            self._redraw = loop.call_later(RESTED_S, self._draw_still)
+        else:
             self._draw_still()
 
     def _draw_still(self) -> None:
         self._redraw = None
         with self._shown():
             self._display.update({"text/html": self._still()}, raw=True)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Where to come back later; none in a script."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 _cells: dict[str, tuple[str, list[Panel]]] = {}  # what each notebook cell shows: the run that showed it, and its panels
@@ -206,8 +251,3 @@ def _unseen_after(panel: Panel) -> list[Panel]:
     _cells[cell] = (run, [panel])
     seen = [each for _, panels in _cells.values() for each in panels]
     return [each for each in shown if not any(each is other for other in seen)]
-
-
-def _plain(report: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: they travel as words, which the badge never takes for a number."""
-    return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in report.items()}

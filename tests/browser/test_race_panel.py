@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from attnlab import panels, parity
+from attnlab import interpreted, panels, parity
 from attnlab.bench import _lab
 from attnlab.panels.state import defaults
 from attnlab.race import view
@@ -32,6 +32,7 @@ from tests.browser.panel_on_page import (
     slider,
     turn_lab,
 )
+from tests.browser.test_access import complaints_of_axe
 
 SHOW = "from attnlab.race.widget import RacePanel\npanel = RacePanel()\npanel"
 FIGURES = ("buckets", "softmax", "angular", "race", "band", "error", "lemma")
@@ -231,18 +232,26 @@ def test_the_dials_stay_in_sight_while_the_notebook_scrolls(notebook):
     assert planes["dial"] >= -1
 
 
+def verified(page) -> None:
+    """Wait until every implementation has answered, the interpreted ones too."""
+    page.wait_for_function(
+        """() => document.querySelectorAll(".al-verify [role=listitem]").length === 3
+            && !document.querySelector(".al-verify button").disabled""",
+        timeout=120_000,
+    )
+
+
 def test_verify_reports_every_implementation_in_the_badge(notebook):
     button = notebook.get_by_role("button", name="Verify")
     button.click()
     rows = notebook.locator(".al-verify [role=listitem]")
-    notebook.wait_for_function("document.querySelectorAll('.al-verify [role=listitem]').length === 3", timeout=120_000)
+    verified(notebook)
     text = {row.splitlines()[0].strip(): row for row in rows.all_inner_texts()}
     assert list(text) == ["numba", "torch", "triton"]
     assert "✓ agrees" in text["numba"]
-    for row in text.values():
-        assert ("✓ agrees" in row and "≤" in row and " ms, " in row) or (
-            "not run here" in row and row.strip().endswith(".")
-        )
+    for impl, row in text.items():
+        measured = " ms, " in row or (impl == "triton" and "not run on a GPU" in row)
+        assert ("✓ agrees" in row and "≤" in row and measured) or ("not run here" in row and row.strip().endswith("."))
     planes = slider(notebook, "planes P")
     planes.focus()
     planes.press("ArrowRight")
@@ -268,7 +277,7 @@ def test_dials_moved_while_python_verifies_stay_and_are_not_certified(lab, noteb
         if press == 2 and label.startswith("planes"):
             notebook.get_by_role("button", name="Verify").click()
     moved.touch()
-    notebook.wait_for_function("document.querySelectorAll('.al-verify [role=listitem]').length === 3", timeout=120_000)
+    verified(notebook)
     assert "Checked for other dials" in notebook.locator(".al-verify").inner_text()
     asked, now = "panel.report['dials']", "panel.params"
     printed = f"print({asked}['planes'], {asked}['tables'], {now}.planes, {now}.tables)"
@@ -316,6 +325,72 @@ def test_the_badge_says_what_ran_what_failed_and_what_is_missing(bare):
         ["triton", "✗ failed", "TypeError: no such argument 'causal'"],
         ["other", "– not run here", "It is not installed."],
     ]
+
+
+TARGETS = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}
+
+
+def test_an_interpreted_kernel_is_awaited_and_then_shown_with_what_it_compiles_to(page, complaints):
+    """Until Python has the answer nothing stands there but that it is awaited, and the button stays taken."""
+    page.clock.install()
+    mount(page, host="{ python: true, save() {}, verify() {} }")
+    button, row = page.get_by_role("button", name="Verify"), page.locator(".al-verify [role=listitem]")
+    button.click()
+    page.clock.run_for(20_000)
+    dials = defaults(panels.spec("race"))["dials"]
+    show = "([dials, rows]) => window.view.report({ dials, rows })"
+    page.evaluate(show, [dials, [{"impl": "triton", "ran": None}]])
+    assert row.inner_text().split("\n") == ["triton", "interpreting …"]
+    page.clock.run_for(60_000)
+    assert button.is_disabled()
+
+    entry = {"compiled": 40, "kernels": 10, "registers": 168, "spilled_bytes": 0, "shared_kb": 18.5}
+    table = [
+        {"target": target, **entry, "shared_limit_kb": limit, "occupancy_percent": 12.5}
+        for target, limit in TARGETS.items()
+    ]
+    found = (3.21e-7, 2.1e-7, 2.4e-6, None, "CPU, interpreted", "", interpreted.EVIDENCE, tuple(table))
+    page.evaluate(show, [dials, [parity.Report("triton", True, True, None, *found).record()]])
+    assert button.is_enabled()
+    before = height(page)
+    summary = page.get_by_text("What it compiles to")
+    summary.focus()
+    summary.press("Enter")
+    assert row.inner_text().split("\n")[:5] == [
+        *("triton", "✓ agrees", "max error 3.2e−7", "relative 2.1e−7 ≤ 2.4e−6"),
+        "compiled, resource-checked and interpreted; not run on a GPU",
+    ]
+    seen = page.locator(".al-verify table")
+    assert [line.split("\t") for line in seen.inner_text().splitlines()] == [
+        ["GPU", *TARGETS],
+        ["compiled", *["40"] * 4],
+        ["registers ≤", *["168"] * 4],
+        ["spilled bytes ≤", *["0"] * 4],
+        ["shared KB ≤", *["18.5"] * 4],
+        ["limit KB", *map(str, TARGETS.values())],
+        ["occupancy % ≥", *["12.5"] * 4],
+    ]
+    assert seen.get_by_role("rowheader").count() == 7
+    assert seen.get_by_role("columnheader").count() == 4
+    assert height(page) == before  # it lies over the panel
+    for width in (1100, 320):
+        page.set_viewport_size({"width": width, "height": 900})
+        box = seen.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert complaints_of_axe(page, ".attnlab") == []
+
+
+def test_an_interpreted_kernel_that_never_answers_does_not_hold_the_button(page):
+    page.clock.install()
+    mount(page, host="{ python: true, save() {}, verify() {} }")
+    button, note = page.get_by_role("button", name="Verify"), page.locator(".al-verify .al-note")
+    button.click()
+    page.evaluate("() => window.view.report({ dials: {}, rows: [{ impl: 'triton', ran: null }] })")
+    page.clock.run_for(89_000)
+    assert (button.is_disabled(), note.inner_text()) == (True, "Verifying …")
+    page.clock.run_for(2_000)
+    assert (button.is_enabled(), "No answer yet" in note.inner_text()) == (True, True)
 
 
 def test_a_real_head_comes_from_python_when_it_is_chosen(lab, notebook):
