@@ -1340,8 +1340,8 @@ def _checked_bounds(cu_seqlens, q, k) -> int:
     if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (
         torch.int32, torch.int64
     ):  # fmt: skip
-        got = getattr(cu_seqlens, "dtype", "")
-        raise TypeError(f"cu_seqlens must be a tensor [N + 1] of integers, got {got} {_described(cu_seqlens)}")
+        got = f"{getattr(cu_seqlens, 'dtype', '')} {_described(cu_seqlens)}".lstrip()
+        raise TypeError(f"cu_seqlens must be a tensor [N + 1] of integers, got {got}")
     if cu_seqlens.shape[0] < 2:
         raise ValueError(f"cu_seqlens must have at least two entries, got {cu_seqlens.shape[0]}")
     if q.shape[0] != 1 or q.shape[1] != k.shape[1]:
@@ -1356,15 +1356,17 @@ def _checked_bounds(cu_seqlens, q, k) -> int:
 
 
 def _pair(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(state, tuple) or len(state) != 2:
-        got = f"{len(state)} entries" if isinstance(state, tuple) else type(state).__name__
-        raise TypeError(f"state must be a tuple (mass, content), got {got}")
-    return state
+    if not isinstance(state, (tuple, list)) or len(state) != 2:
+        got = f"{len(state)} entries" if isinstance(state, (tuple, list)) else type(state).__name__
+        raise TypeError(f"state must be a pair (mass, content), got {got}")
+    return state[0], state[1]
 
 
 def _described(x) -> str:
     """What came where a tensor of another shape was wanted."""
-    return str(list(x.shape)) if isinstance(x, torch.Tensor) else type(x).__name__
+    if isinstance(x, torch.Tensor):
+        return str(list(x.shape))
+    return f"{type(x).__name__} {list(getattr(x, 'shape', ())) or ''}".rstrip()
 
 
 def _expect(name: str, x, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], q: torch.Tensor) -> None:

@@ -1,0 +1,294 @@
+"""Bytes that an operation requests over the bytes that it cannot do without, counted by the tracer for all its kernels.
+
+compulsory   q, k, v and planes in, out and the last state out; for the gradient q, k, v, dO and planes in, dq, dk, dv
+             out. Each once. What the kernels hand to each other is left out, and so are states and sharpness going in
+counted      what the tracer saw, prefixes, projections and tables of chunks included
+predicted    the same from sizes alone, kernel by kernel: the formulas of the docstrings in race.py, to the last byte
+
+A request is a request, whether or not a cache answers it: the ratio is an upper bound of what reaches memory.
+
+    TRITON_INTERPRET=1 python -m attnlab_kernels.testing.traffic      # all `cases`; --json for a program
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from attnlab_kernels import race
+from attnlab_kernels.launch import Launch, recorded
+from attnlab_kernels.testing import interpreter
+from attnlab_kernels.testing.operations import RaceCase, race_arguments
+
+__all__ = ["TARGETS", "Count", "cases", "changed", "compulsory", "counted", "predicted"]
+
+NUMBER = 4  # bytes of a float32 or int32
+TARGETS = {  # the largest ratio, by operation and mask, for bfloat16, P = L = 4, K = V = 128 and 4,096 tokens
+    ("forward", False): 1.10,
+    ("forward", True): 1.6,
+    ("backward", False): 1.5,
+    ("backward", True): 2.0,
+}
+
+
+class Count(NamedTuple):
+    """What one operation asked for: bytes by kernel and tensor, and flops of matrix products, padding included."""
+
+    compulsory: int
+    requested: dict[str, dict[str, int]]
+    dot_flops: int
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Bytes by kernel."""
+        return {kernel: sum(tensors.values()) for kernel, tensors in self.requested.items()}
+
+    @property
+    def ratio(self) -> float:
+        """Bytes requested over compulsory bytes."""
+        return sum(self.kernels.values()) / self.compulsory
+
+    @property
+    def intensity(self) -> float:
+        """Flops of matrix products for each byte requested."""
+        return self.dot_flops / sum(self.kernels.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return self._asdict() | {"ratio": self.ratio, "intensity": self.intensity}
+
+
+def cases(T: int = 4096) -> list[RaceCase]:
+    """Where traffic is reported: one head of width 128 at T tokens. The targets are about the first two."""
+    kinds = ((torch.bfloat16, 4, 4), (torch.float32, 4, 4), (torch.bfloat16, 2, 2))
+    return [RaceCase(*kind, causal=causal, T=T, H=1) for kind in kinds for causal in (False, True)]
+
+
+def compulsory(case: RaceCase) -> dict[str, int]:
+    """Bytes of "forward" and "backward" as the first lines of this file say."""
+    e, tokens, buckets = case.dtype.itemsize, case.H * case.T, case.H * case.L * 2**case.P
+    planes = NUMBER * case.H * case.L * case.P * case.K
+    return {
+        "forward": e * tokens * 2 * (case.K + case.V) + planes + NUMBER * buckets * (case.V + 1),
+        "backward": e * tokens * (4 * case.K + 3 * case.V) + planes,
+    }
+
+
+def counted(case: RaceCase) -> dict[str, Count]:
+    """Interpret "forward" and "backward" on random numbers and count.
+
+    Raises AssertionError for an access out of bounds or a race, RuntimeError in a process that does not interpret.
+    """
+    counts = {}
+    for operation, record in _watched(case, "cpu", interpreter.traced).items():
+        record.check()
+        requested: dict[str, Counter[str]] = {}
+        for launch in record.launches:
+            tensors = {name: tensor.requested_bytes() for name, tensor in launch.tensors.items()}
+            requested.setdefault(launch.kernel, Counter()).update(tensors)
+        plain = {kernel: {name: n for name, n in tensors.items() if n} for kernel, tensors in requested.items()}
+        flops = sum(launch.dot_flops for launch in record.launches)
+        counts[operation] = Count(compulsory(case)[operation], plain, flops)
+    return counts
+
+
+def predicted(case: RaceCase) -> dict[str, dict[str, int]]:
+    """Bytes that "forward" and "backward" request, by kernel; nothing is run. No formula depends on the tile."""
+    totals = {}
+    for operation, launches in _watched(case, "meta", recorded).items():
+        total: Counter[str] = Counter()
+        for launch in launches:
+            total[launch.kernel.fn.__name__] += _bytes(launch, case.T)
+        totals[operation] = dict(total)
+    return totals
+
+
+@contextlib.contextmanager
+def changed(case: RaceCase, **fields: int) -> Iterator[RaceCase]:
+    """The same case in a configuration with these fields (tile, chunk, warps, ...) in place of its own, which exists
+    within the block.
+    """
+    name = "changed"
+    before = race.CONFIGS.get(name)
+    race.CONFIGS[name] = race.CONFIGS[case.config or race.default_config(case.dtype)]._replace(**fields)
+    try:
+        yield case._replace(config=name)
+    finally:
+        del race.CONFIGS[name]
+        if before is not None:
+            race.CONFIGS[name] = before
+
+
+def _watched(case: RaceCase, device: str, watch: Callable) -> dict[str, Any]:
+    """What `watch` yields about the kernels of each of the two operations, the last state's gradient being zero."""
+    arguments = race_arguments(case, device)
+    with watch() as forward:
+        out, den, mass, content, *last = race.forward(**arguments)
+    d_out, d_last = torch.ones_like(out), map(torch.zeros_like, last)
+    inputs = (arguments[name] for name in ("q", "k", "v", "planes", "beta"))
+    state = (mass, content) if case.causal else last
+    saved: list[Any] = [d_out, *d_last, *inputs, *state, out, den, None, case.causal, arguments["config"]]
+    with watch() as backward:
+        race.backward(*saved)
+    return {"forward": forward, "backward": backward}
+
+
+# -- the formulas: for each token and head, and for each program --
+
+
+class _Sizes:
+    """What the formula of one launch is made of: bytes of a token's rows, and of what a program reads once."""
+
+    def __init__(self, launch: Launch):
+        self.of = dict(zip(launch.kernel.arg_names, launch.args, strict=False)) | launch.options
+        P, BL, RB = (self.of.get(name, 0) for name in ("P", "BL", "RB"))
+        parts = 2**P // max(1, RB)
+        tables = min(BL, self.of["L"] - self.of["i_g"] // parts * BL)
+        self.K, self.V = self.of.get("K", 0), self.of.get("V", 0)
+        self.y = NUMBER * tables * P  # the projections of a token
+        self.y_put = self.y * (
+            1 + (self.of["i_g"] % parts > 0)
+        )  # they are added up where a table's buckets are in parts
+        self.state = NUMBER * tables * RB * (self.V + 1)
+        self.planes = self.y * self.K
+        self.first, self.last, self.keep, self.causal = (
+            bool(self.of.get(name)) for name in ("FIRST", "LAST", "KEEP", "CAUSAL")
+        )
+        self.sequence = NUMBER * (not self.causal)  # the fourth number of a row of the table of chunks
+
+    def row(self, name: str) -> int:
+        """A row of this tensor."""
+        return self.of[name].element_size() * self.of[name].shape[-1]
+
+    def put(self, name: str) -> int:
+        """A row of results, which goes through float32 sums where tables come in groups."""
+        wide = NUMBER * self.of[name].shape[-1]
+        return wide * (not self.first) + (self.row(name) if self.last else wide)
+
+    def put_ratio(self) -> int:
+        """A row of out, and its Den."""
+        return self.put("out") + NUMBER * (not self.first) + NUMBER * (self.keep or not self.last)
+
+
+CHUNK = 3 * NUMBER  # row, start and stop in the table of chunks
+
+
+def _write(x: _Sizes) -> tuple[int, int]:
+    keys = x.row("k") + x.y * x.keep if x.of["FUSED"] else x.y
+    return keys + x.row("v"), x.state + x.planes * x.of["FUSED"] + CHUNK + NUMBER
+
+
+def _read(x: _Sizes) -> tuple[int, int]:
+    queries = x.row("q") if x.of["FUSED"] else x.y
+    return queries + x.put_ratio(), x.state + x.planes * x.of["FUSED"] + CHUNK + x.sequence + NUMBER
+
+
+def _sweep(x: _Sizes) -> tuple[int, int]:
+    return 2 * x.y + x.row("v") + x.put_ratio(), x.state + CHUNK + NUMBER
+
+
+def _project(x: _Sizes) -> tuple[int, int]:
+    return x.row("x") + x.y, x.planes + CHUNK
+
+
+def _unproject(x: _Sizes) -> tuple[int, int]:
+    return x.y + x.put("d_x"), x.planes + CHUNK
+
+
+def _read_grad(x: _Sizes) -> tuple[int, int]:
+    token = x.y + x.row("d_out") + x.y_put + x.causal * (x.y + x.row("v"))
+    token += 2 * NUMBER * (x.causal or not x.of["DERIVE"])  # Den and delta, written or read
+    return token, x.state * (2 - x.causal) + CHUNK + x.sequence + 2 * NUMBER
+
+
+def _delta(x: _Sizes) -> tuple[int, int]:
+    return x.row("out") + x.row("d_out") + NUMBER, CHUNK
+
+
+def _sum_grad(x: _Sizes) -> tuple[int, int]:
+    return x.y + x.row("d_out") + 2 * NUMBER, x.state + CHUNK + NUMBER
+
+
+def _write_grad(x: _Sizes) -> tuple[int, int]:
+    token = x.y + x.row("v") + x.y_put + x.put("d_v") + x.causal * (x.y + x.row("d_out") + 2 * NUMBER)
+    return token, x.state + CHUNK + x.sequence + 2 * NUMBER
+
+
+FORMULAS = {
+    "write_kernel": _write,
+    "read_kernel": _read,
+    "sweep_kernel": _sweep,
+    "project_kernel": _project,
+    "unproject_kernel": _unproject,
+    "read_grad_kernel": _read_grad,
+    "delta_kernel": _delta,
+    "sum_grad_kernel": _sum_grad,
+    "write_grad_kernel": _write_grad,
+}
+
+
+def _bytes(launch: Launch, T: int) -> int:
+    """All that one launch requests; one sequence of T tokens."""
+    name = launch.kernel.fn.__name__
+    if name == "scan_kernel":
+        return _scan(launch)
+    token, program = FORMULAS[name](_Sizes(launch))
+    chunks, heads = launch.grid
+    return heads * (T * token + chunks * program)
+
+
+def _scan(launch: Launch) -> int:
+    """The sums once, twice where they are replaced by prefixes; the first and the last state, and the two bounds."""
+    of = dict(zip(launch.kernel.arg_names, launch.args, strict=False)) | launch.options
+    sums, states = (of[name].numel() * of[name].element_size() for name in ("sums", "first"))
+    N, heads, blocks = launch.grid
+    return sums * (1 + of["PREFIX"]) + 2 * states + N * heads * blocks * 2 * NUMBER
+
+
+# -- the command --
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count the cases; 2 in a process that does not interpret."""
+    parser = argparse.ArgumentParser(prog="python -m attnlab_kernels.testing.traffic", description=main.__doc__)
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of a sequence (default 4096)")
+    options = parser.parse_args(arguments)
+    if options.tokens < 1:
+        parser.error(f"--tokens must be at least 1, got {options.tokens}")
+    if not interpreter.interpreting():
+        print("traffic: set TRITON_INTERPRET=1 in the environment; here kernels are compiled.", file=sys.stderr)
+        return 2
+    interpreter.install()
+    counts = {}
+    chosen = cases(options.tokens)
+    for number, case in enumerate(chosen, 1):
+        print(f"[{number}/{len(chosen)}] {case.id}", file=sys.stderr, flush=True)
+        counts[case.id] = {operation: count.as_dict() for operation, count in counted(case).items()}
+    if options.json:
+        print(json.dumps({"tokens": options.tokens, "cases": counts}, indent=1))
+    else:
+        print(as_text(counts))
+    return 0
+
+
+def as_text(counts: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """One line an operation, and one for each of its kernels."""
+    lines = [f"{'':48}  bytes requested  over compulsory  flops a byte"]
+    for case, operations in counts.items():
+        for operation, count in operations.items():
+            kernels = {kernel: sum(tensors.values()) for kernel, tensors in count["requested"].items()}
+            name, total = f"{case} {operation}", sum(kernels.values())
+            lines.append(f"{name:48}  {total:15,}  {count['ratio']:15.3f}  {count['intensity']:12.1f}")
+            lines += [f"    {kernel:44}  {n:15,}  {n / count['compulsory']:15.3f}" for kernel, n in kernels.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(importlib.import_module("attnlab_kernels.testing.traffic").main())

@@ -1,0 +1,33 @@
+"""The compile table of the real kernels: nothing spills, everything fits, and every number is the stored one."""
+
+import pytest
+
+pytest.importorskip("triton", reason="the package triton is not installed; get it with: pip install triton")
+
+from attnlab_kernels import race
+from attnlab_kernels.testing import aot, operations
+
+
+@pytest.mark.aot
+@pytest.mark.slow
+def test_every_kernel_compiles_for_every_card_as_the_budget_says():
+    assert aot.check(aot.table(aot.collect(operations.compiled())), aot.read_budget()) == []
+
+
+def test_the_table_covers_every_kernel_and_every_configuration():
+    cases = aot.collect(operations.compiled())
+    kernels = {name for name in vars(race) if name.endswith("_kernel")}
+    assert {case.launch.kernel.fn.__name__ for case in cases} == kernels
+    for name, config in race.CONFIGS.items():
+        if name == "short":  # the numbers of "fp32" but for the chunk, which nothing is compiled for
+            assert config == race.CONFIGS["fp32"]._replace(chunk=config.chunk)
+        else:
+            assert any(case.id.split(".")[1].startswith(name) for case in cases), name
+
+
+def test_every_kernel_uses_tensor_cores_but_those_without_a_product():
+    found = aot.read_budget()
+    for key, entry in found.items():
+        kernel = key.split(".")[0]
+        without = kernel in ("scan_kernel", "delta_kernel", "decode_kernel")
+        assert (entry["tensor_core_instructions"] == 0) == without, key
