@@ -35,7 +35,7 @@ RESOURCES = {"spill_bytes": "bytes", "registers": "registers", "shared_bytes": "
 
 def about() -> dict[str, Any]:
     """What the rows stand on."""
-    return {"evidence": interpreted.EVIDENCE}
+    return {"evidence": interpreted.evidence()}
 
 
 def rows() -> list[dict[str, Any]]:

@@ -41,13 +41,15 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *args: Any, **options: Any) ->
 
 
 def for_warps_of(width: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The same options for a card whose warps are `width` threads wide: the same number of threads. NVIDIA's
-    assembler is also told that a thread may have all 255 registers: left to itself it spills a few to make room for a
-    second block.
+    """The same options for a card whose warps are `width` threads wide: the same number of threads, and without
+    `maxnreg`, which only NVIDIA's assembler knows.
     """
     if width == 32:
-        return {"maxnreg": 255} | options
-    return options | {"num_warps": max(1, options["num_warps"] * 32 // width)}
+        return options
+    known = {name: value for name, value in options.items() if name != "maxnreg"}
+    if "num_warps" in known:
+        known["num_warps"] = max(1, known["num_warps"] * 32 // width)
+    return known
 
 
 @contextmanager

@@ -10,7 +10,7 @@ The definition is attnlab/race/reference.py. What the kernels change from it, an
     causal tiles       inside a tile the state is not needed: (Phi_Q Phi_K^T * tril) V
     split products     float32 operands, planes and states go to the tensor cores in two parts (`_dot`)
     rounded features   for 16-bit input the features are rounded to what the tensor core takes before they are summed
-                       into mass and content alike, so every output is still an exact convex combination of values
+                       into mass and content alike, so every output is still a convex combination of values
     no atomics         every sum has one owner and one order: the same call gives the same bits, whatever the batch
 
 Letters: P planes, L tables, R = 2^P buckets, K and V widths. In the code b_ is a value in registers, BT tokens a tile,
@@ -21,7 +21,6 @@ Bytes and flops are given per token and head for one group, with e bytes an inpu
 state a chunk; a product with a split operand counts once.
 """
 
-import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -34,7 +33,8 @@ from attnlab_kernels.launch import launch
 
 __all__ = ["CONFIGS", "Config", "attention", "decode_step"]
 
-MAX_PLANES, MAX_WIDTH, MAX_LOGIT = 6, 256, 80.0
+MAX_PLANES, MAX_WIDTH = 6, 256
+MAX_LOGIT, MAX_LOGIT_64 = 80.0, 600.0  # of 2 beta P, in float32 and (on a CPU) in float64: no feature underflows
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -836,11 +836,15 @@ CONFIGS = {
 }
 
 
+REGISTERS = 255  # a thread may have them all: left to itself NVIDIA's assembler spills a few to make room for a block
+TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}  # which entry is whose
+
+
 def default_config(dtype: torch.dtype) -> str:
     """The configuration for input of this type. It depends on nothing else, so that neither the batch nor the length
     changes how a sequence is summed.
     """
-    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+    return TYPES.get(dtype, "fp32")
 
 
 class _Cut(NamedTuple):
@@ -907,7 +911,6 @@ def _chunks(x: torch.Tensor, cu_seqlens: torch.Tensor | None, chunk: int) -> _Ch
     return _Chunks((table * (number < bounds[-1])[:, None]).to(torch.int32), bounds.to(torch.int32))
 
 
-@functools.lru_cache(maxsize=64)
 def _even_chunks(B: int, T: int, chunk: int, device: torch.device) -> _Chunks:
     each = -(-T // chunk)
     number = torch.arange(B * each, device=device)
@@ -963,7 +966,7 @@ class _Operation:
         launch(
             kernel, (at.table.shape[0], self.H), *tensors, at.table, group, self.H, self.L, length, *strides,
             **{name: x for name, x in every.items() if name in kernel.arg_names},
-            num_warps=self.config.warps, num_stages=1,
+            num_warps=self.config.warps, num_stages=1, maxnreg=REGISTERS,
         )  # fmt: skip
 
     def scan(self, at: _Chunks, sums, first, *, prefix: bool, reverse: bool = False) -> list[torch.Tensor]:
@@ -975,7 +978,7 @@ class _Operation:
             BE = min(1024, max(16, _power_of_two(E)))
             launch(
                 scan_kernel, (begin.shape[0], self.H, -(-E // BE)), part, begin, end, at.bounds, self.H, E,
-                PREFIX=prefix, REVERSE=reverse, BE=BE, num_warps=4, num_stages=1,
+                PREFIX=prefix, REVERSE=reverse, BE=BE, num_warps=4, num_stages=1, maxnreg=REGISTERS,
             )  # fmt: skip
             last.append(end)
         return last
@@ -987,9 +990,9 @@ class _Operation:
             self.start(project_kernel, group, at, self.columns, self.config.tile, (x, self.planes, y), (x,))
         return y
 
-    def unproject(self, d_y: torch.Tensor, like: torch.Tensor, at: _Chunks) -> torch.Tensor:
-        """dy W, in the type of `like`."""
-        d_x = self.new(*like.shape, dtype=like.dtype)
+    def unproject(self, d_y: torch.Tensor, dtype: torch.dtype, at: _Chunks) -> torch.Tensor:
+        """dy W, [B, T, H, K]."""
+        d_x = self.new(*d_y.shape[:3], self.K, dtype=dtype)
         sums, ends = self.added_up(self.columns, d_x)
         for group in range(self.columns.groups):
             tensors = (d_y, self.planes, d_x, sums)
@@ -1042,13 +1045,17 @@ def backward(
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv, d beta, d mass, d content) by kernels: what `torch.ops.attnlab.race_backward` returns.
 
-    `mass` and `content` are the prefixes if causal, else the last state. `den` and `out` are read only if `den` is
-    there, which is where no program holds all buckets.
+    `mass` and `content` are the prefixes if causal, else the last state. `den` and `out`, rounded as it is, are read
+    only if `den` is there, which is where no program holds all buckets and all of V.
     """
-    if _in_halves(v):
-        return _backward_in_halves(
-            d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, out, den, cu_seqlens, causal, config
-        )
+    given = d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, out, den, cu_seqlens, causal, config
+    return _backward_in_halves(*given) if _in_halves(v) else _backward(*given, q.dtype)
+
+
+def _backward(
+    d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, out, den, cu_seqlens, causal, config, dtype
+) -> tuple[torch.Tensor, ...]:
+    """`backward` for all of V at once, dq and dk in `dtype`."""
     op = _Operation(q, k, v, planes, beta, cu_seqlens, causal, config)
     cut, tile = op.grad_cut, op.config.grad_tile
     if den.numel():
@@ -1079,7 +1086,7 @@ def backward(
     for group in range(cut.groups):
         tensors = (y_q, y_k, op.v, g, beta, *seen, den, delta, d_y_k, d_v, d_beta_k[group], sums)
         op.start(write_grad_kernel, group, op.at_k, cut, tile, tensors, (op.v, g), CAUSAL=causal, **ends)
-    d_q, d_k = op.unproject(d_y_q, q, op.at_q), op.unproject(d_y_k, k, op.at_k)
+    d_q, d_k = op.unproject(d_y_q, dtype, op.at_q), op.unproject(d_y_k, dtype, op.at_k)
     d_beta_64 = d_beta_q.sum((0, 1), dtype=torch.float64) + d_beta_k.sum((0, 1), dtype=torch.float64)
     return d_q, d_k, d_v, d_beta_64.to(beta.dtype), *first
 
@@ -1089,16 +1096,19 @@ def _in_halves(v: torch.Tensor) -> bool:
     return v.shape[-1] > 128
 
 
-def _backward_in_halves(d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, out, den, *rest):
+def _backward_in_halves(
+    d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, out, den, *rest
+) -> tuple[torch.Tensor, ...]:
     """The gradient is linear in (dO, V, B, O), column by column: what two halves of the columns give adds up."""
     halves: list[tuple[torch.Tensor, ...]] = []
     for part in (slice(0, 128), slice(128, None)):
         given = d_out[..., part], d_mass if not halves else torch.zeros_like(d_mass), d_content[..., part].contiguous()
         state = mass, content[..., part].contiguous()
-        halves.append(backward(*given, q, k, v[..., part], planes, beta, *state, out[..., part], den, *rest))
+        half: tuple[Any, ...] = q, k, v[..., part], planes, beta, *state, out[..., part], den, *rest
+        halves.append(_backward(*given, *half, torch.float32))  # type: ignore[call-arg]
     (d_q, d_k, d_v, d_beta, d_m, d_c), more = halves
-    add = d_q.add_(more[0]), d_k.add_(more[1]), torch.cat([d_v, more[2]], -1), d_beta + more[3], d_m + more[4]
-    return *add, torch.cat([d_c, more[5]], -1)
+    d_q, d_k = d_q.add_(more[0]).to(q.dtype), d_k.add_(more[1]).to(k.dtype)
+    return d_q, d_k, torch.cat([d_v, more[2]], -1), d_beta + more[3], d_m + more[4], torch.cat([d_c, more[5]], -1)
 
 
 def decode(q, k, v, planes, beta, mass, content) -> torch.Tensor:
@@ -1111,6 +1121,7 @@ def decode(q, k, v, planes, beta, mass, content) -> torch.Tensor:
     launch(
         decode_kernel, (B, H), q, k, v, planes, beta, mass, content, out, H, L, *strides,
         K=K, V=V, P=P, BK=_power_of_two(K), BV=_power_of_two(V), PP=_power_of_two(P), num_warps=8, num_stages=1,
+        maxnreg=REGISTERS,
     )  # fmt: skip
     return out
 
@@ -1241,13 +1252,13 @@ def attention(
     """RACE attention: (out [B, T, H, V] in v's type, mass [N, H, L, R], content [N, H, L, R, V] after the last key).
 
     q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] of one type: float32, float16 or bfloat16, K and V up to 256, any
-    strides. planes [L, P, K] or [H, L, P, K] with P <= 6; sharpness a number, or a tensor [H] or []. Differentiable in
-    q, k, v, sharpness and `state`; a second derivative raises RuntimeError.
+    strides. planes [L, P, K] or [H, L, P, K] with P <= 6; sharpness a number, or a tensor [H] or [], with
+    2 sharpness P <= 80. Differentiable in q, k, v, sharpness and `state`; a second derivative raises RuntimeError.
 
     `state` is (mass, content) of earlier keys, float32 or float64; the state after comes in its type, float32 if there
     was none. `cu_seqlens` [N + 1], integers from 0 to T, packs N sequences (empty ones too) into B = 1; N = B
-    otherwise. `config` names an entry of CONFIGS; the default depends on the type alone. The same call gives the same
-    bits.
+    otherwise. `config` names an entry of CONFIGS: "short", or the default, which depends on the type alone. The same
+    call gives the same bits.
 
     On a GPU Triton kernels run, on a CPU the same chunks in plain torch (float64 too); with TRITON_INTERPRET=1 the
     kernels are interpreted on the CPU. Raises ValueError or TypeError naming the argument, what was wanted and what
@@ -1270,8 +1281,9 @@ def attention(
     for (name, shape), x in zip(shapes.items(), (mass, content), strict=True):
         _expect(name, x, shape, (torch.float32, torch.float64), q)
     config = default_config(q.dtype) if config is None else config
-    if config not in CONFIGS:
-        raise ValueError(f"config must be one of {', '.join(map(repr, CONFIGS))}, got {config!r}")
+    fitting = [name for name in CONFIGS if name not in TYPES.values() or name == default_config(q.dtype)]
+    if config not in fitting:
+        raise ValueError(f"config must be one of {', '.join(map(repr, fitting))} for {q.dtype}, got {config!r}")
     out, _, _, _, mass, content = race_forward(q, k, v, planes, beta, mass, content, cu_seqlens, bool(causal), config)
     return out, mass, content
 
@@ -1314,6 +1326,8 @@ def _checked(q, k, v, planes, sharpness) -> tuple[torch.Tensor, torch.Tensor]:
             raise TypeError(f"{name} must be one of {names}, got {x.dtype}")
         if not 1 <= x.shape[-1] <= MAX_WIDTH:
             raise ValueError(f"{name} must have a width of 1 to {MAX_WIDTH}, got {x.shape[-1]}")
+    if q.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"q must be on a CPU or on a GPU that torch calls cuda, got {q.device}")
     B, _, H, K = q.shape
     _expect("k", k, (B, k.shape[1], H, K), (q.dtype,), q)
     _expect("v", v, (B, k.shape[1], H, v.shape[-1]), (q.dtype,), q)
@@ -1332,6 +1346,14 @@ def _checked(q, k, v, planes, sharpness) -> tuple[torch.Tensor, torch.Tensor]:
     beta = torch.as_tensor(sharpness, device=q.device).to(wide)
     if beta.shape not in ((), (1,), (H,)):
         raise ValueError(f"sharpness must be a number or [H] with H = {H}, got {list(beta.shape)}")
+    largest = MAX_LOGIT if wide == torch.float32 else MAX_LOGIT_64
+    if beta.device.type == "cpu" and beta.numel() and not torch.compiler.is_compiling():  # a GPU would have to wait
+        seen = float(beta.detach().abs().max())
+        if not (2 * P * seen <= largest and bool((beta > 0).all())):
+            raise ValueError(
+                f"sharpness must be positive and at most {largest / 2 / P:g} for {P} planes (2 sharpness P <= "
+                f"{largest:g}), got {seen:g}"
+            )
     return planes, beta.expand(H).contiguous()
 
 

@@ -18,12 +18,13 @@ def chunk_count(x: torch.Tensor, cu_seqlens: torch.Tensor | None, chunk: int) ->
     return B * ((T + chunk - 1) // chunk) if cu_seqlens is None else T // chunk + cu_seqlens.shape[0] - 1
 
 
+@torch.autocast("cpu", enabled=False)  # the working precision is the one named here
 def forward(q, k, v, planes, beta, mass, content, cu_seqlens, causal: bool, chunk: int, keep: bool):
     """(out, den, prefix mass, prefix content, last mass, last content), as `race.forward`."""
     wide = _wide(q)
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype)
     den = torch.zeros(q.shape[:3], dtype=wide)
-    last_mass, last_content = mass.flatten(2).clone(), content.flatten(2, 3).clone()
+    last_mass, last_content = _own(mass.flatten(2)), _own(content.flatten(2, 3))
     count = chunk_count(k, cu_seqlens, chunk) if causal else 0
     before_mass = torch.zeros(count, *last_mass.shape[1:], dtype=wide)
     before_content = torch.zeros(count, *last_content.shape[1:], dtype=wide)
@@ -49,12 +50,13 @@ def forward(q, k, v, planes, beta, mass, content, cu_seqlens, causal: bool, chun
     return out, den if keep else none.clone(), *before, last_mass.view_as(mass), last_content.view_as(content)
 
 
+@torch.autocast("cpu", enabled=False)  # the working precision is the one named here
 def backward(d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, cu_seqlens, causal: bool, chunk: int):
     """(dq, dk, dv, d beta, d mass, d content), as `race.backward`: forward for dq, then backward for dk, dv."""
     wide = _wide(q)
     d_q, d_k, d_v = (torch.zeros(x.shape, dtype=x.dtype) for x in (q, k, v))
     d_beta = torch.zeros(beta.shape, dtype=wide)
-    first_mass, first_content = d_mass.flatten(2).clone(), d_content.flatten(2, 3).clone()
+    first_mass, first_content = _own(d_mass.flatten(2)), _own(d_content.flatten(2, 3))
     sent = {}  # what the reads of a chunk need again on the way back: w = phi / Den, delta = dO . O, dO
     for c, n, at in _chunks(q, cu_seqlens, chunk):
         state = (mass[c], content[c]) if causal else (mass[n].flatten(1), content[n].flatten(1, 2))
@@ -95,6 +97,7 @@ def backward(d_out, d_mass, d_content, q, k, v, planes, beta, mass, content, cu_
     return d_q, d_k, d_v, d_beta.to(beta.dtype), *state
 
 
+@torch.autocast("cpu", enabled=False)  # the working precision is the one named here
 def decode(q, k, v, planes, beta, mass, content) -> torch.Tensor:
     """One token in every row; mass and content are updated in place, in their type."""
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype)
@@ -158,7 +161,13 @@ def _put(x: torch.Tensor, at: tuple, part: torch.Tensor) -> None:
 
 def _over(num: torch.Tensor, den: torch.Tensor) -> torch.Tensor:
     """num / den, and 0 where a query met no mass."""
-    return torch.where(den[..., None] > 0, num / torch.where(den > 0, den, 1)[..., None], 0)
+    empty = den == 0  # NaN is not empty, and stays NaN
+    return torch.where(empty[..., None], 0, num / torch.where(empty, 1, den)[..., None])
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy, whatever the strides of x."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _wide(x: torch.Tensor) -> torch.dtype:

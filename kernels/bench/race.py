@@ -6,7 +6,7 @@
 bfloat16, heads of width 128, causal and not, with (planes, tables) of (2, 2) and (4, 4). A time is the median of
 repeated calls between two CUDA events, after warm-up, with the caches written over in between. The share is of the
 bandwidth of a plain copy in the same run, for the bytes that the operation cannot do without
-(attnlab_kernels.testing.traffic.compulsory). Before anything is timed, results are held to the first peer.
+(attnlab_kernels.testing.traffic.compulsory). Before anything is timed, outputs are held to the first peer's.
 
 Peers: Algorithm 1 written plainly in torch (features in full, softmax over the corners; in chunks with prefix sums
 where causal) through torch.compile, and softmax attention by torch's flash kernel, which computes something else and
@@ -110,7 +110,7 @@ class GpuClock:
 
     def __init__(self, repeats: int = 20):
         self.repeats = repeats
-        self.elsewhere = torch.empty(2**28, dtype=torch.int8, device="cuda")  # larger than any card's cache
+        self.elsewhere = torch.empty(2**30, dtype=torch.int8, device="cuda")  # larger than the caches
 
     def __call__(self, run: Callable[[], object]) -> float:
         """Nothing of an earlier call is left in the caches."""

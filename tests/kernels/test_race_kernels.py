@@ -3,6 +3,7 @@ time. The cases run interpreted, and on a GPU where there is one; what looks int
 """
 
 import contextlib
+import functools
 import itertools
 import mmap
 from unittest import mock
@@ -30,7 +31,7 @@ from tests.kernels.race_cases import (  # noqa: E402
     assert_trained,
     one_by_one,
     trained,
-)  # fmt: skip
+)
 
 TYPES = pytest.mark.parametrize("dtype", [FP32, FP16, BF16], ids=["fp32", "fp16", "bf16"])
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["noncausal", "causal"])
@@ -91,8 +92,8 @@ def assert_same_bits(one, other, names=None):
 @CAUSAL
 @pytest.mark.parametrize(("P", "L", "K", "V"), SIZES)
 def test_output_and_state_are_those_of_the_reference(dtype, causal, P, L, K, V, device):
-    """Each head with planes and a sharpness of its own; fewer queries than keys where not causal."""
-    case = Case(T=37, S=None if causal else 53, K=K, V=V, P=P, L=L, H=2, dtype=dtype)
+    """Each head with planes and a sharpness of its own; more keys than queries where not causal."""
+    case = Case(T=35, S=None if causal else 37, K=K, V=V, P=P, L=L, H=2, dtype=dtype)
     arguments = [x for name, x in case.inputs().items() if name not in ("mass", "content")]
     got = race.attention(*on(device, arguments), causal=causal, config="tiny")
     assert [x.dtype for x in got] == [dtype, FP32, FP32]
@@ -180,9 +181,8 @@ def test_several_rows_and_heads_each_get_their_own_gradients(causal, device):
 # -- properties of the operator --
 
 
-@TYPES
+@pytest.mark.parametrize(("dtype", "config"), [(FP32, "tiny"), (FP16, "tiny"), (BF16, "tiny"), (BF16, "grouped")])
 @CAUSAL
-@pytest.mark.parametrize("config", ["tiny", "grouped"])
 def test_a_constant_value_comes_back_at_the_sharpest(dtype, causal, config, device):
     """Every output is a convex combination of values to the rounding of float32, whatever features were rounded to:
     mass and content are sums of the same ones. 2 beta P is 80, the limit.
@@ -328,11 +328,15 @@ LAYOUTS = {
     "heads first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "tokens first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
     "part of a wider one": lambda x: torch.cat([torch.full_like(x, torch.nan), x, x], 3)[..., x.shape[3] : -x.shape[3]],
-    "last dimension reversed": lambda x: (
-        x.flip(3).contiguous().as_strided(x.shape, x.stride()).flip(3).mT.contiguous().mT
-    ),
+    "rows not side by side": lambda x: x.mT.contiguous().mT,
     "every second token": lambda x: x.repeat_interleave(2, 1)[:, ::2],
 }
+
+
+@functools.cache
+def laid_out_plainly(case, causal, device):
+    """What contiguous tensors give."""
+    return by_kernels(case, device, causal=causal)
 
 
 @CAUSAL
@@ -342,10 +346,10 @@ def test_any_strides_give_the_bits_of_contiguous_tensors(layout, causal, device)
     ours, sent = case.inputs(), case.sent()
     strided = ours | {name: layout(ours[name]) for name in ("q", "k", "v")}
     assert not any(strided[name].is_contiguous() for name in ("q", "k", "v"))
+    plain = laid_out_plainly(case, causal, device)
     laid_out = layout(sent[0]), *(x.mT.contiguous().mT for x in sent[1:])
     with mock.patch.object(Case, "sent", return_value=laid_out):
-        got = by_kernels(case, device, causal=causal, inputs=strided)
-    assert_same_bits(got, by_kernels(case, device, causal=causal))
+        assert_same_bits(by_kernels(case, device, causal=causal, inputs=strided), plain)
 
 
 @pytest.mark.parametrize("expanded", ["rows", "heads", "tokens"])
@@ -617,7 +621,7 @@ def test_decoding_reads_one_token_of_a_long_cache(device):
     assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
 
 
-@pytest.mark.parametrize("layout", ["heads first", "last dimension reversed", "part of a wider one"])
+@pytest.mark.parametrize("layout", ["heads first", "rows not side by side", "part of a wider one"])
 def test_decoding_takes_any_strides(layout, device):
     case = Case(T=1, B=2, H=2)
     outs = []

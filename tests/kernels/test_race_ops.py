@@ -141,7 +141,8 @@ def test_gradients_are_those_of_differences(causal, cu):
         options = {"causal": causal, "state": (mass, content), "cu_seqlens": case.bounds, "config": "tiny"}
         return race.attention(q, k, v, planes, sharpness, **options)
 
-    torch.autograd.gradcheck(attention, [x.requires_grad_() for x in (q, k, v, sharpness, *state)])
+    torch.manual_seed(0)  # of the directions in which it is differentiated
+    torch.autograd.gradcheck(attention, [x.requires_grad_() for x in (q, k, v, sharpness, *state)], fast_mode=True)
 
 
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "sharpness"])

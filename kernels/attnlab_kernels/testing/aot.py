@@ -147,7 +147,7 @@ def _specialisation(launch: Launch) -> tuple[Any, ...]:
     parameters = inspect.signature(launch.kernel.fn).parameters
     values = dict(zip(parameters, launch.args, strict=False)) | launch.options
     runtime = {name for name, it in parameters.items() if "constexpr" not in str(it.annotation)}
-    plain = {it.name for it in launch.kernel.params if it.do_not_specialize}
+    plain = {it.name for it in getattr(launch.kernel, "params", ()) if it.do_not_specialize}
     key = [
         (name, "i32" if name in plain else _kind(value) if name in runtime else repr(value))
         for name, value in values.items()

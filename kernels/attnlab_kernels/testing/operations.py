@@ -83,12 +83,15 @@ def _race_decode(case: RaceCase) -> None:
 
 
 def compiled() -> list[tuple[str, Callable[[], None]]]:
-    """(id, operation) of all that the compile table covers: every kernel, in every type, in every configuration."""
+    """(id, operation) of all that the compile table covers: every kernel in every type, every configuration, and the
+    widest rows.
+    """
     bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
     cases = [
         *(RaceCase(kind, causal=causal) for kind in (bf16, fp16, fp32) for causal in (False, True)),
         RaceCase(bf16, 6, 1, 256, 256, causal=True),
         RaceCase(fp32, 6, 1, 200, 256, causal=True),
+        RaceCase(bf16, causal=True, config="short"),
     ]
     operations: list[tuple[str, Callable[[], None]]] = [
         (case.id, partial(race_forward_and_backward, case)) for case in cases
