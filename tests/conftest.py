@@ -82,6 +82,8 @@ def pytest_collection_modifyitems(config, items):
     if not os.environ.get("CI"):
         for fixture, why in NEEDS.items():
             leave_out(lambda item, fixture=fixture: fixture in item.fixturenames, why)
+    # An open browser leaves an event loop running in this thread, and a panel that sees one answers later.
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -368,7 +367,7 @@ def test_a_panel_shows_the_rest_at_once_and_serves_others_until_the_kernel_is_do
         assert rows(panel)["triton"]["evidence"] == interpreted.evidence()
         assert panel.report["dials"] | {"planes": 5} == panel.state["dials"] | {"tables": 3}
 
-    in_a_thread(kernel())
+    asyncio.run(kernel())
 
 
 def test_a_later_question_takes_the_place_of_an_earlier_one(room, panel, monkeypatch):
@@ -384,7 +383,7 @@ def test_a_later_question_takes_the_place_of_an_earlier_one(room, panel, monkeyp
         ask(panel, tables=3)
         await asyncio.gather(first, panel._verifying)
 
-    in_a_thread(kernel())
+    asyncio.run(kernel())
     assert panel.report["dials"]["tables"] == 3
     assert rows(panel)["triton"]["ok"]
     assert [runs["triton"].process.returncode for runs in started] == [-signal.SIGKILL, 0]
@@ -406,12 +405,6 @@ def test_what_goes_wrong_meanwhile_is_shown_and_raised_and_the_process_ended(roo
         await panel._verifying
 
     with pytest.raises(RuntimeError, match="on fire"):
-        in_a_thread(kernel())
+        asyncio.run(kernel())
     assert panel.error == "RuntimeError: the kernel of race is on fire"
     assert started[0]["triton"].process.returncode == -signal.SIGKILL
-
-
-def in_a_thread(coroutine):
-    """Run it on an event loop of its own, also where the browser tests have left one running in this thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
