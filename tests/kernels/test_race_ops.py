@@ -113,8 +113,8 @@ def test_a_compiled_decoding_step_updates_the_state_in_place():
 
 @pytest.mark.slow
 def test_inductor_compiles_a_layer_around_it():
-    """Its kernels round as they like around the operation, which stays one call. In a process of its own: inductor brings
-    setuptools, which replaces parts of the standard library for whoever comes later.
+    """Its kernels round as they like around the operation, which stays one call. In a process of its own: inductor
+    brings setuptools, which replaces parts of the standard library for whoever comes later.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         ours, theirs = process.submit(gradients_of_a_layer).result()
