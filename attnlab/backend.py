@@ -23,7 +23,9 @@ __all__ = [
     "available",
     "device",
     "eps",
+    "found",
     "interpreting",
+    "lacks_only_gpu",
     "load",
     "refuse_gradients",
     "why_not",
@@ -60,6 +62,10 @@ ROWS = (
     Row("triton", "triton_impl", ("torch", "triton"), gradients=True, gpu=True, eps=2.0**-21),
 )
 IMPLEMENTATIONS = tuple(row.name for row in ROWS)
+NO_GPU = (
+    "torch sees no GPU on this machine, and this kernel needs one; with TRITON_INTERPRET=1 set before Python starts it "
+    "runs interpreted (slow, for teaching sizes)."
+)
 
 
 def why_not(impl: str, mechanism: str) -> str | None:
@@ -67,17 +73,17 @@ def why_not(impl: str, mechanism: str) -> str | None:
     badge, the text of `Unavailable`.
     """
     row = _row(impl)
-    if not _found(f"attnlab.{mechanism}.{row.room}"):
+    if not found(f"attnlab.{mechanism}.{row.room}"):
         return f"{mechanism} has no {impl} implementation in this version of attnlab."
     for package in row.packages:
-        if not _found(package):
+        if not found(package):
             return f"the package {package} is not installed; get it with: pip install {package}"
-    if row.gpu and not interpreting() and not _gpu():
-        return (
-            "torch sees no GPU on this machine, and this kernel needs one; with TRITON_INTERPRET=1 set before Python "
-            "starts it runs interpreted (slow, for teaching sizes)."
-        )
-    return None
+    return NO_GPU if row.gpu and not interpreting() and not _gpu() else None
+
+
+def lacks_only_gpu(impl: str, mechanism: str) -> bool:
+    """Whether `impl` of `mechanism` could run here if there were a GPU, and nothing else is missing."""
+    return why_not(impl, mechanism) == NO_GPU
 
 
 def load(impl: str, mechanism: str) -> ModuleType:
@@ -133,7 +139,8 @@ def _row(impl: str) -> Row:
     return next(row for row in ROWS if row.name == impl)
 
 
-def _found(module: str) -> bool:
+def found(module: str) -> bool:
+    """Whether a module can be imported here."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # a blocked module (sys.modules[name] is None) counts as absent

@@ -213,7 +213,7 @@ def diagnose() -> dict[str, Any]:
                 {"mechanism": mechanism, "impl": impl, "runs": reason is None, "device": where, "why_not": reason}
             )
     kernels = None
-    if any(interpreted.stands_in("triton", mechanism) for mechanism in attnlab.MECHANISMS):
+    if any(backend.lacks_only_gpu("triton", mechanism) for mechanism in attnlab.MECHANISMS):
         table = interpreted.compiled()
         kernels = {"evidence": interpreted.EVIDENCE if table else interpreted.no_table(), "table": table}
     return {

@@ -38,7 +38,6 @@ __all__ = [
     "compiled",
     "evidence",
     "no_table",
-    "stands_in",
 ]
 
 DEVICE = "CPU, interpreted"  # what `backend.device` says in a process that interprets
@@ -53,20 +52,6 @@ SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024,
 
 class Failed(RuntimeError):
     """The kernel, or the process that interpreted it, ended without a result; the text is the whole reason."""
-
-
-def stands_in(impl: str, mechanism: str) -> bool:
-    """Whether `impl` of `mechanism` lacks a GPU here and nothing else, so that its kernels can be interpreted."""
-    row = next(row for row in backend.ROWS if row.name == impl)
-    rest = (f"attnlab.{mechanism}.{row.room}", *row.packages)
-    return row.gpu and backend.why_not(impl, mechanism) is not None and all(map(_found, rest))
-
-
-def _found(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # a blocked module counts as absent
-        return False
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------
@@ -260,7 +245,7 @@ def no_table() -> str:
 
 def _budget() -> Path | None:
     """The numbers of `attnlab_kernels.testing.aot`, without its import, which would settle what Triton does here."""
-    spec = importlib.util.find_spec("attnlab_kernels") if _found("attnlab_kernels") else None
+    spec = importlib.util.find_spec("attnlab_kernels") if backend.found("attnlab_kernels") else None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).with_name("testing") / "budget.json"

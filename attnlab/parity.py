@@ -136,7 +136,7 @@ def begin(mechanism: str, arguments: dict[str, Any], *, impls: Sequence[str] = F
     return {
         impl: interpreted.Run(impl, mechanism, _shared(arguments))
         for impl in impls
-        if interpreted.stands_in(impl, mechanism)
+        if backend.lacks_only_gpu(impl, mechanism)
     }
 
 

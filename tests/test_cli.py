@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import attnlab
-from attnlab import bench, cli, interpreted, panels, parity
+from attnlab import backend, bench, cli, interpreted, panels, parity
 from attnlab.claim import Verdict
 from attnlab.panels import export, link
 from attnlab.race import claims
@@ -55,7 +55,7 @@ TABLE = [
 
 
 def test_doctor_says_in_one_line_what_is_known_of_kernels_that_lack_a_gpu(capsys, monkeypatch):
-    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: impl == "triton")
+    monkeypatch.setattr(backend, "lacks_only_gpu", lambda impl, mechanism: impl == "triton")
     monkeypatch.setattr(interpreted, "compiled", lambda: TABLE)
     _, report = run_json(capsys, "doctor")
     assert report["kernels"] == {"evidence": interpreted.EVIDENCE, "table": TABLE}
@@ -72,7 +72,7 @@ def test_doctor_says_in_one_line_what_is_known_of_kernels_that_lack_a_gpu(capsys
 
 
 def test_doctor_says_nothing_of_the_kind_where_there_is_a_gpu_or_no_triton(capsys, monkeypatch):
-    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: False)
+    monkeypatch.setattr(backend, "lacks_only_gpu", lambda impl, mechanism: False)
     assert run_json(capsys, "doctor")[1]["kernels"] is None
     assert cli.main(["doctor"]) == 0
     assert "GPU:" not in capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_doctor_runs_the_kernels_when_asked_and_fails_when_one_is_wrong(capsys, 
 
 
 def test_doctor_prints_the_compile_table_beside_the_kernels_that_ran(capsys, monkeypatch):
-    monkeypatch.setattr(interpreted, "stands_in", lambda impl, mechanism: impl == "triton")
+    monkeypatch.setattr(backend, "lacks_only_gpu", lambda impl, mechanism: impl == "triton")
     monkeypatch.setattr(interpreted, "compiled", lambda: TABLE)
     monkeypatch.setattr(parity, "verify", lambda *_, **__: [AGREES])
     assert cli.main(["doctor", "--kernels"]) == 0

@@ -87,17 +87,17 @@ def verify(**changes):
 
 
 def test_only_what_lacks_a_gpu_and_nothing_else_is_interpreted(monkeypatch):
-    assert [impl for impl in backend.IMPLEMENTATIONS if interpreted.stands_in(impl, "race")] == ["triton"]
-    assert not interpreted.stands_in("triton", "dense")
+    assert [impl for impl in backend.IMPLEMENTATIONS if backend.lacks_only_gpu(impl, "race")] == ["triton"]
+    assert not backend.lacks_only_gpu("triton", "dense")
     for package in ("torch", "triton"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            assert not interpreted.stands_in("triton", "race")
+            assert not backend.lacks_only_gpu("triton", "race")
     for name in ("_gpu", "interpreting"):
         with monkeypatch.context() as patch:
             patch.setattr(backend, name, lambda: True)
-            assert not interpreted.stands_in("triton", "race")
-    assert interpreted.stands_in("triton", "race")
+            assert not backend.lacks_only_gpu("triton", "race")
+    assert backend.lacks_only_gpu("triton", "race")
 
 
 def test_without_triton_the_row_says_how_to_get_it_and_no_process_starts(monkeypatch):

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import anywidget
 import traitlets
 
-from attnlab import interpreted, panels, parity
+from attnlab import backend, panels, parity
 from attnlab.panels import export, link
 from attnlab.panels.bundle import packed
 from attnlab.panels.state import checked, defaults
@@ -174,7 +174,7 @@ class Panel(anywidget.AnyWidget):
             # the dials that were on the screen when the button was pressed: self.state may be older or newer
             dials = checked(content.get("state"), self.spec)["dials"]
             loop = _running_loop()
-            if loop and any(interpreted.stands_in(impl, self.spec["mechanism"]) for impl in parity.FAST):
+            if loop and any(backend.lacks_only_gpu(impl, self.spec["mechanism"]) for impl in parity.FAST):
                 self._verifying = loop.create_task(self._verify_beside(dials))
             else:
                 self._verify(dials)
