@@ -5,6 +5,7 @@ Each is named MECHANISM.WHAT and is a function without arguments that runs it on
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,21 +61,22 @@ def race_arguments(case: RaceCase, device: str = "meta") -> dict[str, Any]:
     }
 
 
-def race_forward_and_backward(case: RaceCase, device: str = "meta") -> None:
-    """Every launch of a training step of one RACE layer."""
+def race_forward_and_backward(
+    case: RaceCase, device: str = "meta", watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> dict[str, Any]:
+    """Every launch of a training step of one RACE layer. {"forward": ..., "backward": ...} is what a `watch` around
+    each of the two yields. The gradient of the output is 1, that of the last state 0.
+    """
     arguments = race_arguments(case, device)
-    out, den, mass, content, last_mass, last_content = race.forward(**arguments)
-    names = ("q", "k", "v", "planes", "beta", "cu_seqlens", "causal", "config")
-    race.backward(
-        d_out=torch.empty_like(out),
-        d_mass=torch.zeros_like(last_mass),
-        d_content=torch.zeros_like(last_content),
-        mass=mass if case.causal else last_mass,
-        content=content if case.causal else last_content,
-        out=out,
-        den=den,
-        **{name: arguments[name] for name in names},
-    )
+    with watch() as forward:
+        out, den, mass, content, last_mass, last_content = race.forward(**arguments)
+    given = {name: x for name, x in arguments.items() if name not in ("mass", "content")}
+    given |= {"d_out": torch.ones_like(out), "out": out, "den": den}
+    given |= {"d_mass": torch.zeros_like(last_mass), "d_content": torch.zeros_like(last_content)}
+    given |= {"mass": mass, "content": content} if case.causal else {"mass": last_mass, "content": last_content}
+    with watch() as backward:
+        race.backward(**given)
+    return {"forward": forward, "backward": backward}
 
 
 def _race_decode(case: RaceCase) -> None:
@@ -82,7 +84,7 @@ def _race_decode(case: RaceCase) -> None:
     race.decode(*(arguments[name] for name in ("q", "k", "v", "planes", "beta", "mass", "content")))
 
 
-def compiled() -> list[tuple[str, Callable[[], None]]]:
+def compiled() -> list[tuple[str, Callable[[], object]]]:
     """(id, operation) of all that the compile table covers: every kernel in every type, every configuration, and the
     widest rows.
     """
@@ -93,7 +95,7 @@ def compiled() -> list[tuple[str, Callable[[], None]]]:
         RaceCase(fp32, 6, 1, 200, 256, causal=True),
         RaceCase(bf16, causal=True, config="short"),
     ]
-    operations: list[tuple[str, Callable[[], None]]] = [
+    operations: list[tuple[str, Callable[[], object]]] = [
         (case.id, partial(race_forward_and_backward, case)) for case in cases
     ]
     decodes = [RaceCase(bf16), RaceCase(fp32, 6, 4, 256, 256)]

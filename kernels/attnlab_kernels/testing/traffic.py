@@ -16,7 +16,7 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ import torch
 from attnlab_kernels import race
 from attnlab_kernels.launch import Launch, recorded
 from attnlab_kernels.testing import interpreter
-from attnlab_kernels.testing.operations import RaceCase, race_arguments
+from attnlab_kernels.testing.operations import RaceCase, race_forward_and_backward
 
 __all__ = ["TARGETS", "Count", "cases", "changed", "compulsory", "counted", "predicted"]
 
@@ -86,7 +86,7 @@ def counted(case: RaceCase) -> dict[str, Count]:
     Raises AssertionError for an access out of bounds or a race, RuntimeError in a process that does not interpret.
     """
     counts = {}
-    for operation, record in _watched(case, "cpu", interpreter.traced).items():
+    for operation, record in race_forward_and_backward(case, "cpu", interpreter.traced).items():
         record.check()
         requested: dict[str, Counter[str]] = {}
         for launch in record.launches:
@@ -101,7 +101,7 @@ def counted(case: RaceCase) -> dict[str, Count]:
 def predicted(case: RaceCase) -> dict[str, dict[str, int]]:
     """Bytes that "forward" and "backward" request, by kernel; nothing is run. No formula depends on the tile."""
     totals = {}
-    for operation, launches in _watched(case, "meta", recorded).items():
+    for operation, launches in race_forward_and_backward(case, "meta", recorded).items():
         total: Counter[str] = Counter()
         for launch in launches:
             total[launch.kernel.fn.__name__] += _bytes(launch, case.T)
@@ -123,20 +123,6 @@ def changed(case: RaceCase, **fields: int) -> Iterator[RaceCase]:
         del race.CONFIGS[name]
         if before is not None:
             race.CONFIGS[name] = before
-
-
-def _watched(case: RaceCase, device: str, watch: Callable) -> dict[str, Any]:
-    """What `watch` yields about the kernels of each of the two operations, the last state's gradient being zero."""
-    arguments = race_arguments(case, device)
-    with watch() as forward:
-        out, den, mass, content, *last = race.forward(**arguments)
-    d_out, d_last = torch.ones_like(out), map(torch.zeros_like, last)
-    inputs = (arguments[name] for name in ("q", "k", "v", "planes", "beta"))
-    state = (mass, content) if case.causal else last
-    saved: list[Any] = [d_out, *d_last, *inputs, *state, out, den, None, case.causal, arguments["config"]]
-    with watch() as backward:
-        race.backward(*saved)
-    return {"forward": forward, "backward": backward}
 
 
 # -- the formulas: for each token and head, and for each program --
