@@ -836,6 +836,7 @@ CONFIGS = {
 }
 
 
+LONGEST = max(config.chunk for config in CONFIGS.values())
 REGISTERS = 255  # a thread may have them all: left to itself NVIDIA's assembler spills a few to make room for a block
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}  # which entry is whose
 
@@ -1261,8 +1262,8 @@ def attention(
     call gives the same bits.
 
     On a GPU Triton kernels run, on a CPU the same chunks in plain torch (float64 too); with TRITON_INTERPRET=1 the
-    kernels are interpreted on the CPU. Raises ValueError or TypeError naming the argument, what was wanted and what
-    came.
+    kernels are interpreted on the CPU. Kernels want H max(K, V, L P) below 2^20. Raises ValueError or TypeError naming
+    the argument, what was wanted and what came.
     Source: arXiv:2510.04008v5, Algorithm 1 (p. 5), Algorithm 2 (p. 27), the product form of phi (p. 22).
     """
     planes, beta = _checked(q, k, v, planes, sharpness)
@@ -1339,6 +1340,12 @@ def _checked(q, k, v, planes, sharpness) -> tuple[torch.Tensor, torch.Tensor]:
     L, P = planes.shape[1:3]
     if not 1 <= P <= MAX_PLANES or L < 1:
         raise ValueError(f"planes must hold 1 to {MAX_PLANES} planes in at least one table, got P = {P}, L = {L}")
+    token = H * max(K, v.shape[-1], L * P)
+    if kernels and token * LONGEST >= 2**31:
+        raise ValueError(
+            f"q must have fewer heads: a program counts the numbers of its {LONGEST} tokens in 32 bits, so that heads "
+            f"times max(K, V, L P) stay under {2**31 // LONGEST}, got {token}"
+        )
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     if planes.is_floating_point() and planes.device == q.device:
         planes = planes.to(wide).contiguous()

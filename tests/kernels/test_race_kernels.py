@@ -438,6 +438,15 @@ def test_inputs_and_gradients_may_lie_further_apart_than_32_bits_count(case, str
 
 
 @interpreted
+@pytest.mark.parametrize("decodes", [False, True])
+def test_heads_of_which_a_chunk_would_overflow_32_bits_are_refused(decodes):
+    x = torch.zeros(1, 1, 1, 1).expand(1, 1, 2**20, 1)
+    given = x, x, x, torch.zeros(1, 1, 1), 1.0
+    with pytest.raises(ValueError, match=r"q must have fewer heads: .* stay under 1048576, got 1048576"):
+        race.decode_step(*given, x, x) if decodes else race.attention(*given)
+
+
+@interpreted
 @CAUSAL
 def test_outputs_and_gradients_may_hold_more_numbers_than_32_bits_count(causal, device, monkeypatch):
     """The last 40 of 2^24 tokens and a few: the other chunks are left out, and nothing but these tokens is written."""
