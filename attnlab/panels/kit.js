@@ -362,6 +362,7 @@ function build(element, { panel, spec, languages, template, source, still, state
       removeEventListener("afterprint", onScreen);
       root.remove();
       cancelAnimationFrame(frame); // a control that loses the focus as it goes may have asked for one more
+      frame = -1; // and the table tells only later that it was opened: no more frames
       for (const part of [numbers, ...figures]) part.remove();
     },
   };
