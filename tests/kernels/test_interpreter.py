@@ -309,7 +309,7 @@ def test_what_gpus_do_in_silence_raises_no_warning_within_a_launch_and_does_outs
         np.exp(np.float32([200.0]))
 
 
-def test_device_functions_are_right_and_the_language_is_patched_once_for_each(monkeypatch):
+def test_device_functions_are_right_and_the_language_is_patched_once_however_often_they_are_called(monkeypatch):
     patched = []
     stock = interpreter.upstream._patch_builtin
     monkeypatch.setattr(interpreter.upstream, "_patch_builtin", lambda *a: (patched.append(1), stock(*a)))

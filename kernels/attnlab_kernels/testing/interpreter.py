@@ -14,9 +14,9 @@ The shim (`install`)
                  is seen here. Not seen: the order in which tensor cores add, and their shorter accumulators.
     NaN          `tl.minimum`, `tl.maximum` and `tl.clamp` drop it unless they are told to propagate it, as a GPU does.
     warnings     NumPy's, about overflow and invalid values, are silent within a launch and only there.
-    speed        `triton.language` is patched once a launch for each device function, not at each of its calls; integer
-                 overflow checks, whose outcome the stock interpreter throws away, are left out. No result depends on
-                 either.
+    speed        `triton.language` is patched once a launch for each module with device functions, not at each of their
+                 calls; integer overflow checks, whose outcome the stock interpreter throws away, are left out. No
+                 result depends on either.
 
 The tracer (`traced`)
     requests     Each load, store and atomic counts bytes for each lane that is not masked off, whether or not another
@@ -123,7 +123,7 @@ class _Now:
     tf32: bool = True
     record: "Record | None" = None  # the trace that is open
     launch: "_Launch | None" = None  # the traced launch that runs
-    prepared: set[Any] | None = None  # the kernel that runs, and the device functions that it has called
+    prepared: set[int] | None = None  # the namespaces of the kernel that runs and of the functions that it has called
 
 
 _now = _Now()
@@ -265,9 +265,10 @@ def _patched_once(stock: Callable) -> Callable:
     def patch(function):
         if _now.prepared is None:
             return stock(function)
-        if function in _now.prepared:
+        namespace = id(function.__globals__)  # where the names of triton.language are looked for
+        if namespace in _now.prepared:
             return upstream._LangPatchScope()
-        _now.prepared.add(function)
+        _now.prepared.add(namespace)
         return stock(function)
 
     return patch
