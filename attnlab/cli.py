@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     export.set_defaults(run=run_export)
 
     bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
-    bench.add_argument("name", help="a benchmark, such as race or panels")
+    bench.add_argument("name", help="a benchmark, such as race, kernels (some minutes) or panels")
     bench.set_defaults(run=run_bench)
 
     fetch = commands.add_parser(

@@ -94,6 +94,10 @@ go.Figure(lesson.who_touches_what(plain))
 lesson.bytes_table(plain)
 
 # %% [markdown]
+# There are two minima. A launch cannot do without the bytes it works on, each once: that is *at least* in each row and
+# in *launch by launch*. Seen as one pass, even what the launches hand to each other could be spared: the last line
+# compares with q, k, v, planes, out and the last state alone.
+#
 # The causal kernels have a second pass. `scan` turns the sums of a chunk into the state before it, and program c of
 # `sweep` starts from that of chunk c. Both passes need features of the keys; the first one leaves the projections
 # k W, which are narrower than k, and `project` makes those of the queries.
@@ -210,7 +214,9 @@ lesson.check("order", add_up)
 # %% tags=["exercise"]
 @triton.jit
 def write_buckets(phi, v, content, T, R: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr, BT: tl.constexpr):
-    """content[c, r] = the sum of phi[t, r] v[t] over chunk c. phi [T, R], v [T, V], content [chunks, R, V]."""
+    """content[c, r] = the sum of phi[t, r] v[t] over chunk c. phi [T, R], v [T, V],
+    content [chunks, R, V] and NaN at the start.
+    """
     i_c = tl.program_id(0)
     o_v = tl.arange(0, V)
     for r in range(R):
@@ -248,6 +254,7 @@ lesson.compiled_table()
 #
 # - In the first picture, why does `read` load the final state once a program, and what would it cost to store the
 #   features of all queries instead?
-# - `lesson.record(tokens=256, chunk=256, causal=True)`: which memory is above its minimum now?
+# - `lesson.bytes_table(lesson.record(tokens=256, chunk=256, causal=True))`: no launch asks for more than its least now.
+#   Which memories keep the whole pass above its own?
 # - In exercise 2, programs could also keep their tokens, store their sums side by side, and let a second kernel add
 #   those up. Which two kernels of RACE do that?

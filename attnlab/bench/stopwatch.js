@@ -8,16 +8,15 @@
   const PATIENCE_MS = 5000;
   const PATIENCE_OPENING_MS = 20_000;
 
-  // The time when the next frame is over; `during` is called within it.
-  const frameOver = (during) =>
+  // Within a frame: the time when it is over.
+  const afterFrame = () =>
     new Promise((resolve) => {
-      animationFrame(() => {
-        during?.();
-        const { port1, port2 } = new MessageChannel();
-        port1.onmessage = () => resolve(performance.now());
-        port2.postMessage(null);
-      });
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = () => resolve(performance.now());
+      port2.postMessage(null);
     });
+  // The time when the next frame is over.
+  const frameOver = () => new Promise((resolve) => animationFrame(() => resolve(afterFrame())));
 
   const panels = () => [...document.querySelectorAll(".attnlab")];
   const framesOf = (panel) => Number(panel.dataset.frames ?? 0);
@@ -122,19 +121,29 @@
       };
       window.addEventListener(type, take, options);
 
-      async function record() {
-        for (let frames = before; !over; frames = framesOf(panel)) {
-          let shown = [];
-          const end = await frameOver(() => ([shown, pending] = [pending, []]));
-          if (framesOf(panel) === frames) pending.unshift(...shown);
-          else latencies.push(...shown.map((start) => end - start));
-        }
-      }
-      const recorded = record();
+      // Each frame asks for the next, so that none is missed however late its end is told; what it has painted is known
+      // when the next one begins, before the panel's own turn.
+      let frame = { shown: [], painted: before, end: null };
+      const ends = [];
+      let done;
+      const recorded = new Promise((resolve) => (done = resolve));
+      const record = () => {
+        const { shown, painted, end } = frame;
+        const now = framesOf(panel);
+        if (now === painted) pending.unshift(...shown);
+        else ends.push(end.then((time) => latencies.push(...shown.map((start) => time - start))));
+        if (over) return done();
+        frame = { shown: pending, painted: now, end: null };
+        pending = [];
+        animationFrame(record);
+        frame.end = afterFrame();
+      };
+      animationFrame(record);
       track = async () => {
         await settled(panel);
         over = true;
         await recorded;
+        await Promise.all(ends);
         listening.abort();
         return { latencies, lost: pending.length, frames: framesOf(panel) - before };
       };

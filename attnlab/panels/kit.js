@@ -354,13 +354,13 @@ function build(element, { panel, spec, languages, template, source, still, state
       complain("python", message && words.kit.error(message));
     },
     remove() {
+      root.remove(); // first: a field that is edited or a slider that is held tells only as it goes that it has changed
       if (unsaved) save();
       badge.cancel();
       sizes.disconnect();
       unwatch();
       removeEventListener("beforeprint", onPaper);
       removeEventListener("afterprint", onScreen);
-      root.remove();
       cancelAnimationFrame(frame); // a control that loses the focus as it goes may have asked for one more
       frame = -1; // and the table tells only later that it was opened: no more frames
       for (const part of [numbers, ...figures]) part.remove();

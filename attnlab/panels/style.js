@@ -92,7 +92,7 @@ export const style = `
 .al-verify.al-stale :is(.al-impl, .al-yes, .al-no) { color: var(--al-muted); }
 .al-verify { position: relative; }
 .al-verify summary { cursor: pointer; }
-.attnlab .al-verify table { position: absolute; z-index: 2; left: 0; border: 1px solid var(--al-line); background: var(--al-paper); }
+.attnlab .al-verify table { position: absolute; z-index: 2; left: 0; transform: translateY(calc(-100% - 1.5em)); border: 1px solid var(--al-line); background: var(--al-paper); }
 .al-verify :is(th, td) { padding: 1px 4px; }
 .al-error { position: sticky; bottom: 0; z-index: 3; margin-top: 8px; padding: 6px 10px; border-left: 3px solid var(--al-error); color: var(--al-errorText); background: var(--al-paper); overflow-wrap: anywhere; white-space: pre-wrap; }
 .al-unseen { position: absolute; top: 0; left: 0; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }

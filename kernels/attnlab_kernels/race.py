@@ -1258,8 +1258,8 @@ def attention(
 
     `state` is (mass, content) of earlier keys, float32 or float64; the state after comes in its type, float32 if there
     was none. `cu_seqlens` [N + 1], integers from 0 to T, packs N sequences (empty ones too) into B = 1; N = B
-    otherwise. `config` names an entry of CONFIGS: "short", or the default, which depends on the type alone. The same
-    call gives the same bits.
+    otherwise. `config` names an entry of CONFIGS: that of the type, which is the default, or "short". The same call
+    gives the same bits.
 
     On a GPU Triton kernels run, on a CPU the same chunks in plain torch (float64 too); with TRITON_INTERPRET=1 the
     kernels are interpreted on the CPU. Kernels want H max(K, V, L P) below 2^20. Raises ValueError or TypeError naming
@@ -1336,6 +1336,8 @@ def _checked(q, k, v, planes, sharpness) -> tuple[torch.Tensor, torch.Tensor]:
         raise TypeError(f"planes must be a tensor [L, P, K] or [H, L, P, K], got {_described(planes)}")
     if planes.requires_grad and torch.is_grad_enabled():
         raise ValueError("planes require a gradient and have none: they are drawn once and fixed (p. 5); detach them")
+    if planes.shape[-1] != K or planes.shape[:-3] not in ((), (H,)):
+        raise ValueError(f"planes must be [L, P, {K}] or [{H}, L, P, {K}] for this q, got {list(planes.shape)}")
     planes = planes if planes.ndim == 4 else planes.expand(H, *planes.shape)
     L, P = planes.shape[1:3]
     if not 1 <= P <= MAX_PLANES or L < 1:
@@ -1350,16 +1352,18 @@ def _checked(q, k, v, planes, sharpness) -> tuple[torch.Tensor, torch.Tensor]:
     if planes.is_floating_point() and planes.device == q.device:
         planes = planes.to(wide).contiguous()
     _expect("planes", planes, (H, L, P, K), (wide,), q)
+    if not isinstance(sharpness, (int, float, torch.Tensor)) and not hasattr(sharpness, "__array__"):
+        raise TypeError(f"sharpness must be a number or a tensor [H], got {type(sharpness).__name__}")
     beta = torch.as_tensor(sharpness, device=q.device).to(wide)
     if beta.shape not in ((), (1,), (H,)):
         raise ValueError(f"sharpness must be a number or [H] with H = {H}, got {list(beta.shape)}")
     largest = MAX_LOGIT if wide == torch.float32 else MAX_LOGIT_64
     if beta.device.type == "cpu" and beta.numel() and not torch.compiler.is_compiling():  # a GPU would have to wait
-        seen = float(beta.detach().abs().max())
-        if not (2 * P * seen <= largest and bool((beta > 0).all())):
+        low, seen = (float(x) for x in beta.detach().aminmax())
+        if not (low > 0 and 2 * P * seen <= largest):
             raise ValueError(
                 f"sharpness must be positive and at most {largest / 2 / P:g} for {P} planes (2 sharpness P <= "
-                f"{largest:g}), got {seen:g}"
+                f"{largest:g}), got {seen if low > 0 else low:g}"
             )
     return planes, beta.expand(H).contiguous()
 

@@ -46,7 +46,8 @@ def test_a_second_language_is_chosen_and_everything_else_stays(page, bilingual):
     assert page.locator(".attnlab").count() == 1
     assert page.locator(".attnlab").get_attribute("lang") == "xx"
     assert page.get_by_role("button", name="VERIFY").is_visible()
-    assert page.locator("[data-figure=buckets] .al-source").inner_text() == "ALGORITHM 1, P. 5"
+    source = "document.querySelector('[data-figure=buckets] .al-source').innerText"
+    page.wait_for_function(f"{source} === 'ALGORITHM 1, P. 5'")  # it comes with the picture
     assert page.get_by_label("planes P", exact=True).locator("xpath=../output").inner_text() == "4"
     page.wait_for_function("window.saved.at(-1)?.language === 'xx'")
     page.evaluate("window.view.show({ ...window.saved.at(-1), language: 'en' })")

@@ -378,6 +378,9 @@ def test_an_interpreted_kernel_is_awaited_and_then_shown_with_what_it_compiles_t
         box = seen.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
+        # above its line, since the output of a cell ends where the panel ends
+        assert box["y"] > page.locator(".attnlab").bounding_box()["y"]
+        assert box["y"] + box["height"] <= summary.bounding_box()["y"]
         assert complaints_of_axe(page, ".attnlab") == []
 
 
@@ -443,6 +446,7 @@ def test_keys_typed_on_any_control_leave_the_notebook_alone(lab, notebook):
 
     def everything_in_sight():
         details.evaluate("(details) => (details.open = true)")
+        settle(notebook)  # what the keys before have changed stands on the page after its frame
         if mark.is_hidden():  # only a pin that stands can be released by a button
             canvas(notebook, "race").press("ArrowDown")
             canvas(notebook, "race").press("Enter")

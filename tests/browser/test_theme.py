@@ -10,6 +10,7 @@ import pytest
 from attnlab import panels
 from attnlab.panels import still
 from attnlab.panels.bundle import bundle
+from tests.browser.panel_on_page import mount
 
 PACKAGE = Path(panels.__file__).parents[1]
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -261,3 +262,21 @@ def test_a_panel_that_is_removed_gives_its_pixels_back_though_its_handle_is_kept
     page.evaluate("() => { document.querySelector('.al-numbers').open = true; window.view.remove(); }")
     page.evaluate(TWO_FRAMES)
     assert canvases.evaluate("(all) => all.map((canvas) => canvas.width)") == [0, 0]
+
+
+def test_a_panel_that_goes_while_a_field_is_edited_saves_at_once_and_never_again(page):
+    """A field tells of its change only as it leaves the page. Saved later, it would undo what others set meanwhile."""
+    mount(page, host="{ python: true, save: ({ dials }) => (window.saved ??= []).push(dials.seed) }")
+    page.get_by_label("seed", exact=True).focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("7")
+    at_once, later = page.evaluate(
+        """async () => {
+            window.view.remove();
+            const atOnce = [...window.saved];
+            await new Promise((done) => setTimeout(done, 300));  // three times as long as a dial has to rest
+            return [atOnce, window.saved];
+        }"""
+    )
+    assert at_once[-1] == 7
+    assert later == at_once

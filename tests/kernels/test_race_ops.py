@@ -350,13 +350,16 @@ SHARED = [  # what both doors refuse
     ({"planes": ONE["planes"].to("meta")}, ValueError, "planes must be where q is, on cpu, got meta"),
     ({"planes": [[1.0]]}, TypeError, r"planes must be a tensor \[L, P, K\] or \[H, L, P, K\], got list"),
     ({"planes": torch.ones(P, K)}, TypeError, r"planes must be a tensor \[L, P, K\] or \[H, L, P, K\], got .*2, 5"),
-    ({"planes": torch.ones(L, P, K + 1)}, ValueError, r"planes must be a tensor \[2, 3, 2, 5\], got \[2, 3, 2, 6\]"),
-    ({"planes": torch.ones(3, L, P, K)}, ValueError, r"planes must be a tensor \[2, 3, 2, 5\], got \[3, 3, 2, 5\]"),
+    ({"planes": torch.ones(L, P, K + 1)}, ValueError, r"planes must be \[L, P, 5\] .* for this q, got \[3, 2, 6\]"),
+    ({"planes": torch.ones(3, L, P, K)}, ValueError, r"planes must be .* or \[2, L, P, 5\] for .*, got \[3, 3, 2, 5\]"),
     ({"planes": torch.ones(L, P, K).int()}, TypeError, r"planes must be torch\.float32, got torch\.int32"),
     ({"planes": torch.ones(L, 7, K)}, ValueError, "planes must hold 1 to 6 planes in at least one table, got P = 7"),
     ({"planes": torch.ones(L, 0, K)}, ValueError, "planes must hold 1 to 6 planes in at least one table, got P = 0"),
     ({"planes": torch.ones(0, P, K)}, ValueError, "planes must hold .* in at least one table, got P = 2, L = 0"),
     ({"planes": torch.ones(L, P, K, requires_grad=True)}, ValueError, "planes require a gradient and have none"),
+    ({"sharpness": "2"}, TypeError, r"sharpness must be a number or a tensor \[H\], got str"),
+    ({"sharpness": -2.0}, ValueError, "sharpness must be positive .*, got -2"),
+    ({"sharpness": torch.tensor([3.0, -1.0])}, ValueError, "sharpness must be positive .*, got -1"),
     ({"sharpness": torch.ones(3)}, ValueError, r"sharpness must be a number or \[H\] with H = 2, got \[3\]"),
 ]  # fmt: skip
 

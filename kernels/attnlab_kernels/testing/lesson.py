@@ -96,11 +96,11 @@ def beside(reference: ModuleType, theirs: Iterable[str], ours: Iterable[str]) ->
         "attnlab_kernels/race.py": (RACE.read_text(encoding="utf-8"), ours),
     }
     left = "text-align:left;vertical-align:top;width:50%"
-    whole_lines = "overflow-x:auto;white-space:pre;font-size:85%;margin:0 0 1em"
+    wrapped = "white-space:pre-wrap;overflow-wrap:anywhere;font-size:85%;margin:0 0 1em"
     heads = "".join(f'<th scope="col" style="{left}">{html.escape(name)}</th>' for name in columns)
     cells = (
         "".join(
-            f'<pre tabindex="0" style="{whole_lines}">{html.escape(excerpt)}</pre>'
+            f'<pre style="{wrapped}">{"".join(map(_hanging, excerpt.splitlines()))}</pre>'
             for excerpt in (_excerpt(source, name) for name in names)
         )
         for source, names in columns.values()
@@ -108,6 +108,13 @@ def beside(reference: ModuleType, theirs: Iterable[str], ours: Iterable[str]) ->
     row = "".join(f'<td style="{left}">{cell}</td>' for cell in cells)
     table = '<table style="table-layout:fixed;width:100%">'
     return Html(f"{table}<thead><tr>{heads}</tr></thead><tbody><tr>{row}</tr></tbody></table>")
+
+
+def _hanging(line: str) -> str:
+    """A line of code; where it is wrapped, it goes on four columns further in than it began."""
+    columns = len(line) - len(line.lstrip()) + 4
+    style = f"display:block;padding-left:{columns}ch;text-indent:-{columns}ch"
+    return f'<span style="{style}">{html.escape(line) or " "}</span>'
 
 
 def _excerpt(source: str, name: str) -> str:
@@ -335,7 +342,9 @@ def _sentence(text: str) -> dict[str, Any]:
 
 
 def bytes_table(record: Record) -> Html:
-    """Bytes that the launches asked of each memory, beside the least they could: a table with bars."""
+    """Bytes that the launches asked of each memory, beside the least they could, and beside what the whole pass could
+    not do without: a table with bars.
+    """
     if record.why_not:
         return Html(f"<p>{html.escape(record.why_not)}</p>")
     memory = record.memory()
@@ -345,6 +354,9 @@ def bytes_table(record: Record) -> Html:
         share = row["requested"] / memory["all"]["requested"]
         rows.append([name, f"{row['requested']:,}", f"{row['least']:,}", f"{row['requested'] / row['least']:.2f}"])
         rows[-1].append(_bar(share, COLOUR.get(name, GREY)))
+    whole = f"{record.requested / record.compulsory:.2f}"
+    rows[-1][0] = "all, launch by launch"
+    rows.append(["all, as one pass", f"{record.requested:,}", f"{record.compulsory:,}", whole, ""])
     return _table(["memory", "bytes requested", "at least", "times", "share"], rows)
 
 
@@ -379,7 +391,7 @@ def traffic_picture(tokens: int, chunks: Sequence[int], chunk: int, *, causal: b
     line = [predicted(tokens=tokens, chunk=it, causal=causal) for it in chunks]
     names = [str(it) for it in chunks]
     title = (
-        f"{chunk} tokens a program: {now.programs} programs, {now.requested:,} bytes traced, "
+        f"{chunk} tokens a program: {now.programs} program{'s' * (now.programs > 1)}, {now.requested:,} bytes traced, "
         f"{predicted(tokens=tokens, chunk=chunk, causal=causal):,} predicted"
     )
     return {
@@ -479,6 +491,6 @@ def _taken(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "–"
     return (
-        f"{entry['registers']} registers, {entry['spill_bytes']} bytes spilled, {entry['shared_bytes']:,} shared, "
-        f"{100 * entry['occupancy']:.0f} % of the warps at once"
+        f"{entry['registers']} registers, {entry['spill_bytes']} bytes spilled, "
+        f"{entry['shared_bytes']:,} bytes shared, {100 * entry['occupancy']:g} % of the warps at once"
     )

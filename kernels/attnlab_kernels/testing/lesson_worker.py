@@ -178,7 +178,7 @@ def _one_owner(run: Run, record: interpreter.Record) -> str | None:
     owners = {access.program[0] for access in launch.accesses if access.kind == "store"}
     if len(owners) < run.grid[0]:
         return (
-            f"right, and the same every time; but only {len(owners)} of {run.grid[0]} programs store anything. Share "
+            f"right, and the same every time; but only {len(owners)} of {run.grid[0]} programs stored. Share "
             "the work: let every program own some columns"
         )
     return None
@@ -285,7 +285,9 @@ def _wrong(exercise: Exercise, run: Run, kernel: Any) -> tuple[list[str], interp
     if off.any():
         first = tuple(int(i) for i in np.argwhere(off)[0])
         place = f"{run.output}[{', '.join(map(str, first))}]"
-        found = "was never stored" if np.isnan(got[first]) else f"is {got[first]:.6g}"
+        found = f"is {got[first]:.6g}"
+        if np.isnan(got[first]):
+            found = "is NaN, as before the kernel: it was never stored, or made from what stood there"
         return [f"{place} {found}, wanted {run.want[first]:.6g}; {off.sum()} of {off.size} numbers are wrong"], record
     demanded = exercise.demand(run, record)
     return [demanded] if demanded else [], record
