@@ -96,7 +96,7 @@ def beside(reference: ModuleType, theirs: Iterable[str], ours: Iterable[str]) ->
         "attnlab_kernels/race.py": (RACE.read_text(encoding="utf-8"), ours),
     }
     left = "text-align:left;vertical-align:top;width:50%"
-    wrapped = "white-space:pre-wrap;overflow-wrap:anywhere;font-size:85%;margin:0 0 1em"
+    wrapped = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;font-size:85%;margin:0 0 1em"
     heads = "".join(f'<th scope="col" style="{left}">{html.escape(name)}</th>' for name in columns)
     cells = (
         "".join(
