@@ -144,8 +144,7 @@ def _signature(node: ast.FunctionDef) -> str:
     names = [it.arg for it in arguments if it.annotation is None or "constexpr" not in ast.unparse(it.annotation)]
     if len(names) < len(arguments):
         names.append("constants")
-    text = f"def {node.name}({', '.join(names)}):"
-    return "\n".join(textwrap.wrap(text, 88, subsequent_indent="        "))
+    return f"def {node.name}({', '.join(names)}):"
 
 
 # -- the second process -----------------------------------------------------------------------------------------------
