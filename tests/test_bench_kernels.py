@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).parents[1] / "kernels" / "bench" / "race.py"
 def count(ratio):
     """What the tracer's command prints of one operation."""
     requested = {"one_kernel": {"x": int(1000 * ratio) - 400}, "two_kernel": {"x": 100, "y": 300}}
-    return {"compulsory": 1000, "requested": requested, "dot_flops": 8000, "ratio": ratio, "intensity": 8.0 / ratio}
+    return traffic.Count(1000, requested, 8000).as_dict()
 
 
 @pytest.fixture

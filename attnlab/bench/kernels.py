@@ -75,8 +75,7 @@ def traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
         for operation, count in operations.items():
             name = f"race.{operation}.{'causal' if causal else 'noncausal'}{'' if size == MAIN else f'.{size}'}"
             target = TARGETS[operation, causal] if size == MAIN else None
-            by_kernel = {kernel: sum(tensors.values()) for kernel, tensors in count["requested"].items()}
-            shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in by_kernel.items())
+            shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in count["kernels"].items())
             flops, intensity = count["dot_flops"] / counts["tokens"], count["intensity"]
             result += [
                 bench.row(f"{name}.traffic_ratio", [count["ratio"]], "x", better="lower", target=target, note=shares),

@@ -1129,9 +1129,8 @@ def decode(q, k, v, planes, beta, mass, content) -> torch.Tensor:
 
 # -- torch operations --
 
-INTERPRETED = not isinstance(
-    write_kernel, triton.runtime.JITFunction
-)  # TRITON_INTERPRET was set when Triton was imported
+# TRITON_INTERPRET was set when Triton was imported
+INTERPRETED = not isinstance(write_kernel, triton.runtime.JITFunction)
 
 
 def _by_kernels(x: torch.Tensor) -> bool:

@@ -61,7 +61,7 @@ class Count(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return self._asdict() | {"ratio": self.ratio, "intensity": self.intensity}
+        return self._asdict() | {"kernels": self.kernels, "ratio": self.ratio, "intensity": self.intensity}
 
 
 def cases(T: int = 4096) -> list[RaceCase]:
@@ -138,9 +138,7 @@ class _Sizes:
         tables = min(BL, self.of["L"] - self.of["i_g"] // parts * BL)
         self.K, self.V = self.of.get("K", 0), self.of.get("V", 0)
         self.y = NUMBER * tables * P  # the projections of a token
-        self.y_put = self.y * (
-            1 + (self.of["i_g"] % parts > 0)
-        )  # they are added up where a table's buckets are in parts
+        self.y_put = self.y * (1 + (self.of["i_g"] % parts > 0))  # they are added up where a table comes in parts
         self.state = NUMBER * tables * RB * (self.V + 1)
         self.planes = self.y * self.K
         self.first, self.last, self.keep, self.causal = (
@@ -269,8 +267,8 @@ def as_text(counts: dict[str, dict[str, dict[str, Any]]]) -> str:
     lines = [f"{'':48}  bytes requested  over compulsory  flops a byte"]
     for case, operations in counts.items():
         for operation, count in operations.items():
-            kernels = {kernel: sum(tensors.values()) for kernel, tensors in count["requested"].items()}
-            name, total = f"{case} {operation}", sum(kernels.values())
+            kernels, name = count["kernels"], f"{case} {operation}"
+            total = sum(kernels.values())
             lines.append(f"{name:48}  {total:15,}  {count['ratio']:15.3f}  {count['intensity']:12.1f}")
             lines += [f"    {kernel:44}  {n:15,}  {n / count['compulsory']:15.3f}" for kernel, n in kernels.items()]
     return "\n".join(lines)
