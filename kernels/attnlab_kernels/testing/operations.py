@@ -1,7 +1,7 @@
 """The operations at which kernels are compiled, traced and counted: real calls, at sizes that people use.
 
-Each is named MECHANISM.WHAT and is a function without arguments that runs it on tensors of device "meta", inside
-`launch.recorded()`. A fifth mechanism adds its own list.
+Each has the name of its case and is a function without arguments that runs it on tensors of device "meta", inside
+`launch.recorded()`.
 """
 
 from collections.abc import Callable
