@@ -10,14 +10,19 @@ What it changes from the reference, and what that bought:
     two sweeps         dq follows the prefix state forward; dk and dv follow the gradient of the reads backward. Nothing
                        is subtracted from a total, which would round small prefixes away
 
-bfloat16 and float16 inputs compute in float32 and return their own type; float64 stays float64.
+bfloat16 and float16 inputs compute in float32 and return their own type; float64 stays float64. On the CPU float32 runs
+on the kernels of `cpu_kernels.py` where Numba is installed, forward and backward; what follows is for float64 and for
+other devices.
 """
+
+from importlib.util import find_spec
 
 import torch
 
 from attnlab.race.tensors import all_numpy, as_tensor, carried, given_back, in_range, refuse, unit
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
+FAST = find_spec("numba") is not None
 LARGEST = {torch.float32: 80.0, torch.float64: 600.0}  # of 2 beta P: exp of its negative is a normal number
 
 
@@ -56,7 +61,9 @@ def attention(
         if normalize:
             q, k = unit(q), unit(k)
         mass, content = carried(state, (B, H, L * R), V, q.device)
-        out, mass, content = _Race.apply(q, k, v, planes, beta, mass, content, causal)
+        on_cpu = FAST and q.device.type == "cpu" and work == torch.float32
+        race = _RaceOnCPU if on_cpu else _Race
+        out, mass, content = race.apply(q, k, v, planes, beta, mass, content, causal)
     mass, content = mass.view(B, H, L, R), content.view(B, H, L, R, V)
     return given_back(out.to(out_dtype), mass, content, numpy=numpy, return_state=return_state)
 
@@ -106,7 +113,7 @@ class _Race(torch.autograd.Function):
         return dq, dk, dv, None, dbeta, d_mass, d_content, None
 
 
-class _Gradient(torch.autograd.Function):
+class _Once(torch.autograd.Function):
     """The gradient as a function of its own, so that whoever differentiates it again is told why that cannot be."""
 
     @staticmethod
@@ -115,6 +122,8 @@ class _Gradient(torch.autograd.Function):
             "RACE in torch has no second derivative: its gradient is computed in two sweeps that keep no graph."
         )
 
+
+class _Gradient(_Once):
     @staticmethod
     def forward(
         ctx,
@@ -169,6 +178,52 @@ class _Gradient(torch.autograd.Function):
             dk[:, s], db = _through_features(k[:, s], planes, beta, d_phi)
             dbeta += db
         return dq, dk, dv, dbeta, d_mass, d_content
+
+
+class _RaceOnCPU(torch.autograd.Function):
+    """The same function by the kernels for the CPU. It keeps the arguments, the state and, where causal, the output
+    with 4 bytes of denominator a token and head.
+    """
+
+    @staticmethod
+    @torch.compiler.disable
+    def forward(ctx, q, k, v, planes, beta, mass, content, causal):
+        from attnlab.race import cpu_kernels
+
+        wanted = any(ctx.needs_input_grad)
+        out, den = v.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(*q.shape[:3], 1) if causal and wanted else None
+        first = (mass, content)
+        mass, content = (x.clone(memory_format=torch.contiguous_format) for x in first)
+        arrays = (x.numpy() for x in (q, k, v, planes, beta, mass, content, out))
+        cpu_kernels.forward(
+            *arrays, causal=causal, threads=torch.get_num_threads(), den=None if den is None else den.numpy()
+        )
+        ctx.save_for_backward(q, k, v, planes, beta, *(first if causal else (mass, content)), *(causal * [out, den]))
+        ctx.causal = causal
+        ctx.set_materialize_grads(False)
+        return out, mass, content
+
+    @staticmethod
+    @torch.compiler.disable
+    def backward(ctx, d_out, d_mass, d_content):
+        return _GradientOnCPU.apply(d_out, d_mass, d_content, ctx.causal, *ctx.saved_tensors)
+
+
+class _GradientOnCPU(_Once):
+    @staticmethod
+    def forward(ctx, d_out, d_mass, d_content, causal, q, k, v, planes, beta, mass, content, out=None, den=None):
+        from attnlab.race import cpu_kernels
+
+        d_out = v.new_zeros(*q.shape[:3], v.shape[-1]) if d_out is None else d_out
+        d_mass, d_content = (
+            torch.zeros_like(x) if d is None else d.clone(memory_format=torch.contiguous_format)
+            for d, x in ((d_mass, mass), (d_content, content))
+        )
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        arrays = (x.numpy() for x in (q, k, v, planes, beta, mass, content, d_out, d_mass, d_content, dq, dk, dv))
+        kept = {name: x.numpy() for name, x in (("out", out), ("den", den)) if x is not None}
+        dbeta = cpu_kernels.backward(*arrays, causal=causal, threads=torch.get_num_threads(), **kept)
+        return dq, dk, dv, None, torch.from_numpy(dbeta).to(beta), d_mass, d_content, None
 
 
 def _through_features(x, planes, beta, d_phi):

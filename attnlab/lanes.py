@@ -1,0 +1,427 @@
+"""What the CPU kernels are made of: small pieces of vector code, eight float32 lanes wide, for Numba functions.
+
+Numba vectorises plain loops as well as LLVM can, which for the products here is a third of what the core can do. A
+piece is written one level lower: a Python function that emits LLVM's vector instructions through `Lanes`, so that
+registers hold what they should. LLVM still chooses the machine's instructions: eight lanes are one AVX register, half
+an AVX-512 one, or two of NEON.
+
+A piece takes addresses (int64, in bytes), strides and counts (int64, in numbers, not bytes). It returns nothing, checks
+nothing and keeps nothing alive: whoever calls it owns the memory. Addresses rather than arrays, because Numba keeps
+compiled functions on disk only if they are the same for all sizes.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    *("ADDED", "AHEAD", "FRESH", "INT", "LANES", "LINE", "NOTHING"),
+    *(
+        "Ahead",
+        "Into",
+        "Lanes",
+        "aligned",
+        "compiled",
+        "compiled_once",
+        "flip",
+        "multiply",
+        "piece",
+        "scaled",
+        "streamed",
+    ),
+]
+
+LANES = 8
+I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+VECTOR, INTS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+
+# lanes of two vectors, 0 to 7 and 8 to 15, as the shuffles below take them
+ZIPPED = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
+INTERLEAVED = [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]
+PAIRED = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+HALVES = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+
+# polynomials, the highest power first: tanh x = x above(x^2) / below(x^2), and 2^x on [-1/2, 1/2]
+TANH_ABOVE = (
+    *(-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08),
+    *(1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+)
+TANH_BELOW = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+EXP2 = (
+    *(1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2),
+    *(2.402264791363012e-1, 6.931472028550421e-1, 1.0),
+)
+
+# the lock is released, for the kernels run in Python's threads
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+compiled = njit(**OPTIONS)
+
+
+def aligned(*shape: int) -> np.ndarray:
+    """Zeros, float32, on a cache line of their own."""
+    size = int(np.prod(shape))
+    memory = np.zeros(size + 32, np.float32)
+    start = -memory.ctypes.data % 128 // 4
+    return memory[start : start + size].reshape(shape)
+
+
+class Lanes:
+    """Writes LLVM instructions; `b` is the builder that stands where the next one goes."""
+
+    def __init__(self, b: Any):
+        self.b = b
+
+    # -- numbers and memory --
+
+    def number(self, x: float) -> Any:
+        """x in every lane."""
+        return ir.Constant(VECTOR, [float(x)] * LANES)
+
+    def integer(self, x: Any) -> Any:
+        """An int64: a Python number as a constant, anything else as it is."""
+        return ir.Constant(I64, x) if isinstance(x, int) else x
+
+    def at(self, address: Any, *terms: Any) -> Any:
+        """`address` and as many numbers further as the terms say; a pair is multiplied first."""
+        b, total = self.b, self.integer(0)
+        for term in terms:
+            if isinstance(term, tuple):
+                term = b.mul(*map(self.integer, term))
+            total = b.add(total, self.integer(term))
+        return b.add(address, b.shl(total, self.integer(2)))
+
+    def load(self, address: Any) -> Any:
+        """Eight numbers from here on."""
+        return self.b.load(self.b.inttoptr(address, VECTOR.as_pointer()), align=4)
+
+    def spread(self, address: Any) -> Any:
+        """The number here, in every lane."""
+        return self.splat(self.b.load(self.b.inttoptr(address, F32.as_pointer()), align=4))
+
+    def splat(self, x: Any) -> Any:
+        """A scalar in every lane."""
+        one = self.b.insert_element(ir.Constant(VECTOR, ir.Undefined), x, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(one, one, ir.Constant(INTS, [0] * LANES))
+
+    def store(self, x: Any, address: Any, past_cache: bool = False) -> None:
+        """Eight numbers to here; `past_cache` (needs 32-byte alignment) does not read the line first."""
+        to = self.b.store(x, self.b.inttoptr(address, VECTOR.as_pointer()), align=32 if past_cache else 4)
+        if past_cache:
+            to.set_metadata("nontemporal", self.b.module.add_metadata([ir.Constant(I32, 1)]))
+
+    def prefetch(self, address: Any) -> None:
+        """Ask for the line that holds this address, into the second cache."""
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        ask = cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
+        read, second, data = (ir.Constant(I32, x) for x in (0, 2, 1))
+        self.b.call(ask, [self.b.inttoptr(address, I8.as_pointer()), read, second, data])
+
+    # -- arithmetic --
+
+    def call(self, name: str, *vectors: Any) -> Any:
+        """LLVM's own function of this name, lane by lane."""
+        kind = ir.FunctionType(VECTOR, [VECTOR] * len(vectors))
+        return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, f"llvm.{name}.v{LANES}f32"), vectors)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """x y + z, rounded once."""
+        return self.call("fma", x, y, z)
+
+    def where(self, comparison: str, x: Any, y: Any, yes: Any, no: Any) -> Any:
+        """`yes` in the lanes where x compares to y so, else `no`; no comparison with NaN is true."""
+        return self.b.select(self.b.fcmp_ordered(comparison, x, y), yes, no)
+
+    def polynomial(self, x: Any, coefficients: tuple[float, ...]) -> Any:
+        """Horner, the highest power first."""
+        value = self.number(coefficients[0])
+        for c in coefficients[1:]:
+            value = self.fma(value, x, self.number(c))
+        return value
+
+    def tanh(self, x: Any) -> Any:
+        """Tanh as a quotient of polynomials (Eigen's coefficients), 2.6e-7 at worst; NaN stays NaN."""
+        end = self.number(7.90531110763549805)
+        x = self.where(">", x, end, end, x)
+        x = self.where("<", x, self.b.fneg(end), self.b.fneg(end), x)
+        square = self.b.fmul(x, x)
+        return self.b.fdiv(self.b.fmul(x, self.polynomial(square, TANH_ABOVE)), self.polynomial(square, TANH_BELOW))
+
+    def exp2(self, x: Any) -> Any:
+        """2^x for |x| < 126, to 1e-7: a polynomial on [-1/2, 1/2] times a power of two; NaN stays NaN."""
+        whole = self.call("nearbyint", x)
+        power = self.b.add(self.b.fptosi(whole, INTS), ir.Constant(INTS, [127] * LANES))
+        power = self.b.bitcast(self.b.shl(power, ir.Constant(INTS, [23] * LANES)), VECTOR)
+        return self.b.fmul(self.polynomial(self.b.fsub(x, whole), EXP2), power)
+
+    # -- across lanes --
+
+    def kept(self, comparison: str, first: int, bound: Any, x: Any) -> Any:
+        """x in the lanes whose number, counted from `first`, compares to `bound` (an int64) so; else 0."""
+        b = self.b
+        one = b.insert_element(ir.Constant(INTS, ir.Undefined), b.trunc(bound, I32), ir.Constant(I32, 0))
+        bounds = b.shuffle_vector(one, one, ir.Constant(INTS, [0] * LANES))
+        lanes = ir.Constant(INTS, list(range(first, first + LANES)))
+        return b.select(b.icmp_signed(comparison, lanes, bounds), x, self.number(0))
+
+    def shuffle(self, x: Any, y: Any, lanes: list[int]) -> Any:
+        """Lanes of x (0 to 7) and y (8 to 15) in this order."""
+        return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+    def transpose(self, rows: list[Any]) -> list[Any]:
+        """Eight rows of eight as eight columns, one instruction a shuffle."""
+        pairs = [self.shuffle(rows[i], rows[i + 1], half) for i in (0, 2, 4, 6) for half in ZIPPED]
+        fours = [self.shuffle(pairs[i + j], pairs[i + j + 2], half) for i in (0, 4) for j in (0, 1) for half in PAIRED]
+        return [self.shuffle(fours[i], fours[i + 4], half) for half in HALVES for i in range(4)]
+
+    def sums(self, rows: list[Any]) -> Any:
+        """The sums of eight vectors, in the lanes of one."""
+        for even, odd in (INTERLEAVED, PAIRED, HALVES):
+            rows = [
+                self.b.fadd(self.shuffle(x, y, even), self.shuffle(x, y, odd))
+                for x, y in zip(rows[::2], rows[1::2], strict=True)
+            ]
+        return rows[0]
+
+    # -- loops --
+
+    def loop(self, count: Any, body: Callable, carried: tuple[Any, ...] | list[Any] = (), step: int = 1) -> list[Any]:
+        """`carried = body(i, carried)` for i in range(0, count, step), values kept in registers; the last of them."""
+        b, count = self.b, self.integer(count)
+        before, head, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
+        b.cbranch(b.icmp_signed(">", count, self.integer(0)), head, done)
+        b.position_at_end(head)
+        i, values = b.phi(I64), [b.phi(x.type) for x in carried]
+        new = body(i, values) or []
+        following, last = b.add(i, self.integer(step)), b.block
+        b.cbranch(b.icmp_signed("<", following, count), head, done)
+        b.position_at_end(done)
+        ends = [b.phi(x.type) for x in carried]
+        for phi, first, again in ((i, self.integer(0), following), *zip(values, carried, new, strict=True)):
+            phi.add_incoming(first, before)
+            phi.add_incoming(again, last)
+        for phi, first, again in zip(ends, carried, new, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(again, last)
+        return ends
+
+
+def piece(write: Callable) -> Any:
+    """The function of these parameters (without the first, the `Lanes`), int64 each, that Numba functions may call:
+    `write` emits its code.
+    """
+    parameters = list(inspect.signature(write).parameters.values())[1:]
+
+    def typed(context: Any, *arguments: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            write(Lanes(builder), *values)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * len(parameters)), emit
+
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    typed.__name__, typed.__doc__ = write.__name__, write.__doc__
+    typed.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    return intrinsic(typed)
+
+
+# -- rows of numbers --
+
+
+@piece
+def scaled(w, x, factor, y, n):
+    """y = x times the number at `factor`, n numbers."""
+    _scaled(w, x, factor, y, n, past_cache=False)
+
+
+@piece
+def streamed(w, x, factor, y, n):
+    """y = x times the number at `factor`, n numbers, without reading y's lines first; y on a multiple of 32 bytes."""
+    _scaled(w, x, factor, y, n, past_cache=True)
+
+
+def _scaled(w, x, factor, y, n, past_cache):
+    b, one, factors = w.b, F32.as_pointer(), w.spread(factor)
+    factor = b.load(b.inttoptr(factor, one))
+    whole = b.and_(n, w.integer(-LANES))
+    w.loop(whole, lambda i, _: w.store(b.fmul(w.load(w.at(x, i)), factors), w.at(y, i), past_cache), step=LANES)
+
+    def rest(i, _):
+        i = b.add(i, whole)
+        b.store(b.fmul(b.load(b.inttoptr(w.at(x, i), one)), factor), b.inttoptr(w.at(y, i), one))
+
+    w.loop(b.sub(n, whole), rest)
+
+
+@piece
+def flip(w, x, width, n, y, rows):
+    """Eight rows of x [8, width] as columns of y [n, rows]; n a multiple of 8."""
+
+    def columns(i, _):
+        for j, column in enumerate(w.transpose([w.load(w.at(x, (t, width), i)) for t in range(8)])):
+            w.store(column, w.at(y, (w.b.add(i, w.integer(j)), rows)))
+
+    w.loop(n, columns, step=8)
+
+
+# -- products of matrices --
+
+
+class Ahead(NamedTuple):
+    """Memory to ask for while a product runs, so that it has come when it is needed: `rows` rows that begin on `at`,
+    `stride` numbers apart, of `lines` cache lines each.
+    """
+
+    at: int
+    stride: int
+    rows: int
+    lines: int
+
+
+class Into(NamedTuple):
+    """What becomes of a product: it is added to what was there, where `add`; and where `total` is an address, that gets
+    base + C on the way, both of C's layout.
+    """
+
+    add: int
+    base: int
+    total: int
+
+
+NOTHING, FRESH, ADDED = Ahead(0, 0, 0, 0), Into(0, 0, 0), Into(1, 0, 0)
+LINE = 16  # float32 numbers in a cache line
+
+
+def _product(rows: int, vectors: int) -> Any:
+    """A product small enough for C to stay in registers, [rows, 8 vectors]. The first iterations also ask for a line
+    each, `units` times `asks` of them: asking in bursts gained nothing. `base` and `total` are counted from C.
+    """
+
+    @piece
+    def product(w, a, ar, an, b, bn, c, cr, n, add, base, total, line, step, asks, units, stride):
+        places = [w.at(c, (r, cr), LANES * x) for r in range(rows) for x in range(vectors)]
+        keep = w.b.icmp_signed("!=", add, w.integer(0))
+        start = [w.b.select(keep, w.load(place), w.number(0)) for place in places]
+
+        def term(i, sums):
+            right = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
+            left = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
+            return [w.fma(left[j // vectors], right[j % vectors], x) for j, x in enumerate(sums)]
+
+        def unit(u, sums):
+            def asking(i, sums):
+                w.prefetch(w.at(line, (u, stride), (i, step)))
+                return term(w.b.add(w.b.mul(u, asks), i), sums)
+
+            return w.loop(asks, asking, sums)
+
+        asked = w.b.mul(units, asks)
+        sums = w.loop(units, unit, start)
+        sums = w.loop(w.b.sub(n, asked), lambda i, sums: term(w.b.add(i, asked), sums), sums)
+        for x, place in zip(sums, places, strict=True):
+            w.store(x, place)
+        with w.b.if_then(w.b.icmp_signed("!=", total, w.integer(0))):
+            for x, place in zip(sums, places, strict=True):
+                w.store(w.b.fadd(w.load(w.b.add(place, base)), x), w.b.add(place, total))
+
+    return product
+
+
+_6x2, _4x2, _2x2, _1x2 = (_product(rows, 2) for rows in (6, 4, 2, 1))
+_6x1, _4x1, _2x1, _1x1 = (_product(rows, 1) for rows in (6, 4, 2, 1))
+_4x3, _2x3, _1x3 = (_product(rows, 3) for rows in (4, 2, 1))
+
+
+def compiled_once(*kinds: Any) -> Any:
+    """As `compiled`, for these kinds alone: Numba would compile one version for each constant among the arguments."""
+    return njit([kinds], **OPTIONS)
+
+
+def _numbers(kind: Any) -> Any:
+    return types.NamedUniTuple(types.int64, len(kind._fields), kind)
+
+
+INT, AHEAD, INTO = types.int64, _numbers(Ahead), _numbers(Into)
+
+
+@compiled_once(*[INT] * 10, INTO, AHEAD, AHEAD)
+def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, into, first, second):
+    """C [rows, columns] = A [rows, n] B [n, columns]; columns a multiple of 8, B and C dense along them.
+
+    `ar`, `an`: strides of A; `bn`, `cr`: of the rows of B and C. On the way `first` and then `second` are asked for.
+    """
+    add, base, total = into.add, into.base - c, into.total - c
+    if not into.total:
+        total = 0
+    blocks = (columns - 8) // 16 if columns % 16 == 8 and columns > 8 else (columns + 15) // 16
+    calls = max(1, blocks * ((rows + 5) // 6))
+    # a call asks for a line an iteration: down columns of lines, or along rows where there are too few iterations
+    down = n >= first.rows and n >= second.rows
+    ours, theirs = (first.lines, second.lines) if down else (first.rows, second.rows)
+    asked, call, x = 0, 0, 0
+    while x < columns:
+        left = columns - x
+        width = 24 if left == 24 else min(16, left)
+        r = 0
+        while r < rows:
+            call += 1
+            line, step, asks, stride = c, 0, 1, 0
+            units = (call * (ours + theirs) + calls - 1) // calls - asked  # due by the end of this call
+            if units > 0 and asked < ours + theirs:
+                ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
+                if down:
+                    line, step, asks, stride = ahead.at + 4 * LINE * unit, ahead.stride, ahead.rows, LINE
+                else:
+                    line, step, asks, stride = (
+                        ahead.at + 4 * ahead.stride * unit,
+                        LINE,
+                        min(n, ahead.lines),
+                        ahead.stride,
+                    )
+                units = max(0, min(units, n // max(1, asks), end - unit))
+                asked += units
+            else:
+                units = 0
+            more = rows - r
+            ai, bi, ci = a + 4 * r * ar, b + 4 * x, c + 4 * (r * cr + x)
+            if width == 24:
+                if more >= 4:
+                    _4x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 4
+                elif more >= 2:
+                    _2x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 2
+                else:
+                    _1x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 1
+            elif width == 16:
+                if more >= 6 and more != 8:
+                    _6x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 6
+                elif more >= 4:
+                    _4x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 4
+                elif more >= 2:
+                    _2x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 2
+                else:
+                    _1x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    r += 1
+            elif more >= 6:
+                _6x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                r += 6
+            elif more >= 4:
+                _4x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                r += 4
+            elif more >= 2:
+                _2x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                r += 2
+            else:
+                _1x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                r += 1
+        x += width

@@ -1,0 +1,964 @@
+"""RACE on a CPU at the machine's limit: forward and gradient in float32, for `numba_impl` and `torch_impl`.
+
+LADDER
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from itertools import product as every
+from typing import NamedTuple
+
+import numpy as np
+
+from attnlab.lanes import (
+    ADDED,
+    AHEAD,
+    FRESH,
+    INT,
+    LANES,
+    LINE,
+    NOTHING,
+    Ahead,
+    Into,
+    aligned,
+    compiled,
+    compiled_once,
+    flip,
+    multiply,
+    piece,
+    scaled,
+    streamed,
+)
+
+__all__ = ["LARGEST_LOGIT", "backward", "forward"]
+
+LARGEST_LOGIT = 80.0  # of 2 beta P: exp(-80) is still a normal float32
+BLOCK = 4080  # tokens summed in float32 before float64 takes the sum; a multiple of both tiles
+STEP = 24  # tokens that a piece takes at a time, in three registers
+SMALL = 4096  # token-heads below which a second thread costs more than it brings
+
+
+class Rows(NamedTuple):
+    """q, k, v, the output or a gradient of one sequence: an address, and the strides of tokens and heads in numbers."""
+
+    at: int
+    token: int
+    head: int
+
+
+class Sizes(NamedTuple):
+    """H heads of L tables of P planes, S = L 2^P buckets; K and V numbers a key and a value, `key` and `value` rounded
+    up to whole vectors; `tile` tokens are taken at a time; a row of projections has `projections` numbers, and `dots`
+    tells how they are computed.
+    """
+
+    H: int
+    K: int
+    V: int
+    L: int
+    P: int
+    S: int
+    tile: int
+    key: int
+    value: int
+    row: int
+    projections: int
+    dots: int
+    past_cache: int
+
+
+class Desk(NamedTuple):
+    """Addresses of what a tile needs for a moment; see `_desk`."""
+
+    x: int  # [tile, key]: a ragged tile of q or k, and dq or dk on their way out
+    y: int  # [tile + 1, projections]
+    on: int  # [L P, tile]: sigmoid(2 beta u), the probability of a set bit
+    off: int  # [L P, tile]: sigmoid(-2 beta u)
+    u: int  # [L P, tile]: tanh(W x)
+    phi: int  # [S, tile]: features of q
+    psi: int  # [S, tile]: features of k, where both are needed
+    v: int  # [tile, value]
+    g: int  # [tile, value]: dO
+    o: int  # [tile, value]: O, and O or dv on their way out
+    turned: int  # [value, tile]: v or dO, turned
+    slope: int  # [S, tile]: gradient of phi
+    dy: int  # [L P, tile]
+    den: int  # [tile]
+    delta: int  # [tile]
+    meet: int  # [tile, tile]: what tokens of one tile are to each other
+    mass: int  # [S]
+    zeros: int  # [max(tile, key, value)]
+    one: int  # [1]
+
+
+class Heads(NamedTuple):
+    """Addresses of what belongs to the heads, one after the other."""
+
+    planes: int  # [H, 4, K] where `dots`, else [H, K, projections]: W for the projections
+    rows: int  # [H, L P, key]: W for the way back
+    power: int  # [H]: -2 beta / ln 2, so that 2^(power u) are the odds of an unset bit
+    twice: int  # [H]: 2 beta
+
+
+class Bank(NamedTuple):
+    """Addresses of sums over the tokens of a block, and of the state that is read."""
+
+    part: int  # [H, S, row]: content summed
+    lanes: int  # [H, S rounded up, 8]: mass summed, by lane
+    twist: int  # [H, 8]: gradient of beta summed, by lane
+    base_mass: int  # [H, S rounded up]: mass before the block
+    base: int  # [H, S, row]: content before the block
+    now: int  # [H, S, row]: content that is read; the same, or where causal base + part
+
+
+# -- pieces: a tile of features lies as [S, tile], so that a bucket is a row and eight tokens are a vector --
+
+
+@piece
+def _dots(w, x, row, planes, n, y, columns):
+    """y[t, 0:4] = planes [4, n] x[t] for two tokens; n a multiple of 8."""
+
+    def term(i, sums):
+        tokens = [w.load(w.at(x, (t, row), i)) for t in range(2)]
+        rows = [w.load(w.at(planes, (p, n), i)) for p in range(4)]
+        return [w.fma(tokens[j // 4], rows[j % 4], total) for j, total in enumerate(sums)]
+
+    both = w.sums(w.loop(n, term, [w.number(0)] * 8, step=LANES))
+    w.store(both, y)
+    w.store(w.shuffle(both, both, [4, 5, 6, 7] * 2), w.at(y, columns))
+
+
+def _squash(planes):
+    @piece
+    def squash(w, y, row, power, on, off, u, tile):
+        """Eight tokens: y [8, planes] -> u = tanh(y), on = sigmoid(2 beta u), off = 1 - on, all [planes, 8]."""
+        b, power = w.b, w.spread(power)
+        for p, column in enumerate(w.transpose([w.load(w.at(y, (t, row))) for t in range(8)])[:planes]):
+            tanh = w.tanh(column)
+            odds = w.exp2(b.fmul(power, tanh))
+            yes = b.fdiv(w.number(1), b.fadd(w.number(1), odds))
+            w.store(tanh, w.at(u, (p, tile)))
+            w.store(yes, w.at(on, (p, tile)))
+            w.store(b.fmul(odds, yes), w.at(off, (p, tile)))  # not 1 - on, which would round small ones away
+
+    return squash
+
+
+_squash8, _squash4 = _squash(8), _squash(4)
+
+
+@piece
+def _double(w, on, off, phi, tile, planes):
+    """Eight tokens, one table: phi [2^P, 8], one plane after the other, the last one the highest bit."""
+    b, one = w.b, w.integer(1)
+    w.store(w.load(off), phi)
+    w.store(w.load(on), w.at(phi, tile))
+
+    def plane(p, _):
+        p = b.add(p, one)
+        half = b.shl(one, p)
+        yes, no = w.load(w.at(on, (p, tile))), w.load(w.at(off, (p, tile)))
+
+        def bucket(r, _):
+            x = w.load(w.at(phi, (r, tile)))
+            w.store(b.fmul(x, yes), w.at(phi, (b.add(r, half), tile)))
+            w.store(b.fmul(x, no), w.at(phi, (r, tile)))
+
+        w.loop(half, bucket)
+
+    w.loop(b.sub(planes, one), plane)
+
+
+def _threes(w, tile, body):
+    """body(three addresses' offset) for every STEP tokens of a tile."""
+    w.loop(tile, lambda j, _: body(j), step=STEP)
+
+
+def _three(w, address, *terms):
+    return [w.load(w.at(address, *terms, LANES * j)) for j in range(3)]
+
+
+@piece
+def _weigh(w, phi, tile, mass, S, out):
+    """out[t] = sum over buckets of phi[s, t] mass[s]."""
+
+    def tokens(j):
+        def bucket(s, sums):
+            m = w.spread(w.at(mass, s))
+            return [w.fma(x, m, total) for x, total in zip(_three(w, phi, (s, tile), j), sums, strict=True)]
+
+        for i, total in enumerate(w.loop(S, bucket, [w.number(0)] * 3)):
+            w.store(total, w.at(out, j, LANES * i))
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _meet(w, phi, slope, tile, S, out):
+    """out[t] = sum over buckets of phi[s, t] slope[s, t]."""
+
+    def tokens(j):
+        def bucket(s, sums):
+            pairs = zip(_three(w, phi, (s, tile), j), _three(w, slope, (s, tile), j), sums, strict=True)
+            return [w.fma(x, y, total) for x, y, total in pairs]
+
+        for i, total in enumerate(w.loop(S, bucket, [w.number(0)] * 3)):
+            w.store(total, w.at(out, j, LANES * i))
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _gather(w, phi, tile, S, mass):
+    """mass[s, 0:8] += phi[s], summed by lane."""
+
+    def tokens(j):
+        def bucket(s, _):
+            x, y, z = _three(w, phi, (s, tile), j)
+            total = w.b.fadd(w.b.fadd(x, y), w.b.fadd(z, w.load(w.at(mass, (s, LANES)))))
+            w.store(total, w.at(mass, (s, LANES)))
+
+        w.loop(S, bucket)
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _gather_less(w, phi, weight, tile, S, mass):
+    """mass[s, 0:8] -= weight phi[s], summed by lane."""
+
+    def tokens(j):
+        less = [w.b.fneg(x) for x in _three(w, weight, j)]
+
+        def bucket(s, _):
+            total = w.load(w.at(mass, (s, LANES)))
+            for x, y in zip(less, _three(w, phi, (s, tile), j), strict=True):
+                total = w.fma(x, y, total)
+            w.store(total, w.at(mass, (s, LANES)))
+
+        w.loop(S, bucket)
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _weighted(w, phi, weight, tile, S):
+    """phi[s] *= weight."""
+
+    def tokens(j):
+        weights = _three(w, weight, j)
+
+        def bucket(s, _):
+            for i, (x, y) in enumerate(zip(_three(w, phi, (s, tile), j), weights, strict=True)):
+                w.store(w.b.fmul(x, y), w.at(phi, (s, tile), j, LANES * i))
+
+        w.loop(S, bucket)
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _through_read(w, phi, slope, tile, S, mass, delta):
+    """slope[s] = phi[s] (slope[s] - delta mass[s]), where phi is divided by the denominator already."""
+
+    def tokens(j):
+        less = [w.b.fneg(x) for x in _three(w, delta, j)]
+
+        def bucket(s, _):
+            m = w.spread(w.at(mass, s))
+            pairs = zip(_three(w, phi, (s, tile), j), _three(w, slope, (s, tile), j), less, strict=True)
+            for i, (x, y, d) in enumerate(pairs):
+                w.store(w.b.fmul(x, w.fma(d, m, y)), w.at(slope, (s, tile), j, LANES * i))
+
+        w.loop(S, bucket)
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _through_write(w, phi, slope, tile, S, mass):
+    """slope[s] = phi[s] (slope[s] + mass[s])."""
+
+    def tokens(j):
+        def bucket(s, _):
+            m = w.spread(w.at(mass, s))
+            pairs = zip(_three(w, phi, (s, tile), j), _three(w, slope, (s, tile), j), strict=True)
+            for i, (x, y) in enumerate(pairs):
+                w.store(w.b.fmul(x, w.b.fadd(y, m)), w.at(slope, (s, tile), j, LANES * i))
+
+        w.loop(S, bucket)
+
+    _threes(w, tile, tokens)
+
+
+@piece
+def _halve(w, slope, tile, on, off, u, dy, planes, dbeta, twice):
+    """Eight tokens, one table: `_double` backwards. slope = phi dphi [2^P, 8] is used up; dy [P, 8] is the gradient of
+    the projections, and dbeta[0:8] += u dz with z = 2 beta u the log-odds of a bit.
+    """
+    b, one, factor = w.b, w.integer(1), w.spread(twice)
+
+    def plane(i, sums):
+        p = b.sub(b.sub(planes, one), i)
+        half = b.shl(one, p)
+
+        def bucket(r, sums):
+            no, yes = w.load(w.at(slope, (r, tile))), w.load(w.at(slope, (b.add(r, half), tile)))
+            w.store(b.fadd(no, yes), w.at(slope, (r, tile)))
+            return [b.fadd(sums[0], no), b.fadd(sums[1], yes)]
+
+        no, yes = w.loop(half, bucket, [w.number(0)] * 2)
+        tanh = w.load(w.at(u, (p, tile)))
+        dz = b.fsub(b.fmul(yes, w.load(w.at(off, (p, tile)))), b.fmul(no, w.load(w.at(on, (p, tile)))))
+        slant = b.fsub(w.number(1), b.fmul(tanh, tanh))
+        w.store(b.fmul(b.fmul(factor, slant), dz), w.at(dy, (p, tile)))
+        return [w.fma(tanh, dz, sums[0])]
+
+    (total,) = w.loop(planes, plane, [w.load(dbeta)])
+    w.store(total, dbeta)
+
+
+@piece
+def _inverse(w, x, n):
+    """x = 1 / x where x > 0, else 0; NaN stays NaN."""
+
+    def eight(i, _):
+        value, zero = w.load(w.at(x, i)), w.number(0)
+        w.store(w.where("<=", value, zero, zero, w.b.fdiv(w.number(1), value)), w.at(x, i))
+
+    w.loop(n, eight, step=LANES)
+
+
+@piece
+def _times(w, x, y, n):
+    """x *= y."""
+    w.loop(n, lambda i, _: w.store(w.b.fmul(w.load(w.at(x, i)), w.load(w.at(y, i))), w.at(x, i)), step=LANES)
+
+
+@piece
+def _fold(w, base, lanes, out, S):
+    """out[s] = base[s] + the sum of lanes[s, 0:8]; S is rounded up to 8."""
+
+    def eight(s, _):
+        rows = [w.load(w.at(lanes, (w.b.add(s, w.integer(j)), LANES))) for j in range(LANES)]
+        w.store(w.b.fadd(w.load(w.at(base, s)), w.sums(rows)), w.at(out, s))
+
+    w.loop(S, eight, step=LANES)
+
+
+@piece
+def _deltas(w, x, x_row, y, y_row, n, out):
+    """out[t] = x[t] . y[t] for eight tokens; n a multiple of 8."""
+
+    def term(i, sums):
+        return [w.fma(w.load(w.at(x, (t, x_row), i)), w.load(w.at(y, (t, y_row), i)), sums[t]) for t in range(8)]
+
+    w.store(w.sums(w.loop(n, term, [w.number(0)] * 8, step=LANES)), out)
+
+
+def _triangle(later):
+    @piece
+    def triangle(w, x, less):
+        """x [24, 24] less one number a query, kept from the row's column on (`later`) or up to it; 0 elsewhere.
+        Queries are the columns where later, else the rows.
+        """
+        for c in range(0, STEP, LANES):
+
+            def row(r, _, c=c):
+                place = w.at(x, (r, STEP), c)
+                minus = w.load(w.at(less, c)) if later else w.spread(w.at(less, r))
+                w.store(w.kept(">=" if later else "<=", c, r, w.b.fsub(w.load(place), minus)), place)
+
+            w.loop(STEP, row)
+
+    return triangle
+
+
+_earlier, _later = _triangle(False), _triangle(True)
+
+
+@piece
+def _row_sums(w, x, n, out):
+    """out[r] += the sum of x[r, 0:n], eight rows of 24; n a multiple of 8."""
+    sums = w.loop(
+        n,
+        lambda c, rows: [w.b.fadd(total, w.load(w.at(x, (r, STEP), c))) for r, total in enumerate(rows)],
+        [w.number(0)] * 8,
+        step=LANES,
+    )
+    w.store(w.b.fadd(w.load(out), w.sums(sums)), out)
+
+
+def _read_two(rows, vectors):
+    @piece
+    def read(w, phi, tile, content, row, S, scores, v, n, out, line, step, asks):
+        """out [rows, 8 vectors] = phi^T content + scores v: the state before the tile, then n tokens of the tile."""
+        zero = [w.number(0)] * (rows * vectors)
+
+        def products(i, sums, a, across, along, b):
+            right = [w.load(w.at(b, (i, row), LANES * x)) for x in range(vectors)]
+            left = [w.spread(w.at(a, (r, across), (i, along))) for r in range(rows)]
+            return [w.fma(left[j // vectors], right[j % vectors], x) for j, x in enumerate(sums)]
+
+        def asking(i, sums):
+            w.prefetch(w.at(line, (i, step)))
+            return products(i, sums, phi, 1, tile, content)
+
+        sums = w.loop(asks, asking, zero)
+        sums = w.loop(w.b.sub(S, asks), lambda i, x: products(w.b.add(i, asks), x, phi, 1, tile, content), sums)
+        sums = w.loop(n, lambda i, x: products(i, x, scores, STEP, 1, v), sums)
+        for j, total in enumerate(sums):
+            w.store(total, w.at(out, (j // vectors, row), LANES * (j % vectors)))
+
+    return read
+
+
+_read_6x2, _read_6x1 = _read_two(6, 2), _read_two(6, 1)
+
+
+# -- steps: what a kernel does with one tile of one head --
+
+
+@compiled
+def _place(x, t, h):
+    return x.at + 4 * (t * x.token + h * x.head)
+
+
+@compiled
+def _next(x, t, h, z, width, step):
+    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens."""
+    h += 1
+    if h == z.H:
+        t, h = t + step, 0
+    return Ahead(_place(x, t, h), x.token, z.tile, (width + LINE - 1) // LINE)
+
+
+@compiled
+def _take(x, t, h, live, z, width, padded, d, desk):
+    """Copy a tile of rows to the desk, [tile, padded]. The copy lies in one piece, as rows 2 KB apart would share a few
+    places of the first cache; what lies beyond the last token is 0.
+    """
+    at = _place(x, t, h)
+    for i in range(live):
+        scaled(at + 4 * i * x.token, d.one, desk + 4 * i * padded, width)
+    for i in range(live, z.tile):
+        scaled(d.zeros, d.one, desk + 4 * i * padded, padded)
+
+
+@compiled
+def _look(x, t, h, live, z, d):
+    """Where a tile of q or k is, and its stride: in place, or on the desk if it is ragged."""
+    if live == z.tile:
+        return _place(x, t, h), x.token
+    _take(x, t, h, live, z, z.K, z.key, d, d.x)
+    return d.x, z.key
+
+
+@compiled
+def _put(desk, padded, factors, step, x, t, h, live, width, z):
+    """A tile from the desk to where it belongs, row i times the number at factors + i step."""
+    at = _place(x, t, h)
+    for i in range(live):
+        row, factor, to = desk + 4 * i * padded, factors + 4 * i * step, at + 4 * i * x.token
+        if z.past_cache and width > 1:
+            streamed(row, factor, to, width)
+        else:
+            scaled(row, factor, to, width)
+
+
+@compiled
+def _features(x, row, z, p, h, d, phi, live):
+    """phi [S, tile], and what its gradient needs; 0 beyond `live` tokens."""
+    T, LP, R = z.tile, z.L * z.P, 1 << z.P
+    planes = p.planes + 4 * h * (4 * z.K if z.dots else z.K * z.projections)
+    power = p.power + 4 * h
+    if z.dots:
+        for t in range(0, T, 2):
+            _dots(x + 4 * t * row, row, planes, z.K, d.y + 4 * t * z.projections, z.projections)
+    else:
+        multiply(x, row, 1, T, planes, z.projections, z.projections, d.y, z.projections, z.K, FRESH, NOTHING, NOTHING)
+    for t in range(0, T, 8):
+        first = 0
+        while first < LP:
+            y, at = d.y + 4 * (t * z.projections + first), 4 * (first * T + t)
+            if LP - first > 4:
+                _squash8(y, z.projections, power, d.on + at, d.off + at, d.u + at, T)
+                first += 8
+            else:
+                _squash4(y, z.projections, power, d.on + at, d.off + at, d.u + at, T)
+                first += 4
+        for table in range(z.L):
+            at = 4 * (table * z.P * T + t)
+            _double(d.on + at, d.off + at, phi + 4 * (table * R * T + t), T, z.P)
+    if live < T:
+        for s in range(z.S):
+            scaled(d.zeros, d.one, phi + 4 * (s * T + live), T - live)
+
+
+@compiled
+def _through_features(z, p, h, bank, d):
+    """Into d.x [tile, key]: the gradient of x from slope = phi dphi; the gradient of beta into the bank."""
+    T, R, dbeta, twice = z.tile, 1 << z.P, bank.twist + 4 * h * LANES, p.twice + 4 * h
+    for t in range(0, T, 8):
+        for table in range(z.L):
+            at = 4 * (table * z.P * T + t)
+            slope = d.slope + 4 * (table * R * T + t)
+            _halve(slope, T, d.on + at, d.off + at, d.u + at, d.dy + at, z.P, dbeta, twice)
+    rows = p.rows + 4 * h * z.L * z.P * z.key
+    multiply(d.dy, 1, T, T, rows, z.key, z.key, d.x, z.key, z.L * z.P, FRESH, NOTHING, NOTHING)
+
+
+@compiled
+def _turn(x, z, out):
+    """x [tile, V] as out [V, tile]."""
+    for t in range(0, z.tile, 8):
+        flip(x + 4 * t * z.row, z.row, z.value, out + 4 * t, z.tile)
+
+
+@compiled_once(*[INT] * 7, AHEAD)
+def _meeting(a, ar, an, b, n, c, later, first):
+    """c [24, 24] = A [24, n] B [n, 24] where a mask keeps it: from the row's column on (`later`), or up to it."""
+    for r in range(0, STEP, 8):
+        x = r if later else 0
+        columns = STEP - r if later else r + 8
+        ask = first if r == 0 else NOTHING
+        multiply(
+            a + 4 * r * ar, ar, an, 8, b + 4 * x, STEP, columns, c + 4 * (r * STEP + x), STEP, n, FRESH, ask, NOTHING
+        )
+
+
+@compiled
+def _read_tile(z, d, content, ahead):
+    """d.o [24, value] = phi^T content + meet v, for the queries of one causal tile."""
+    call = 0
+    for x in range(0, z.value, 16):
+        for r in range(0, STEP, 6):
+            line, step, asks = content, 0, 0
+            if z.S >= ahead.rows and call < ahead.lines:
+                line, step, asks = ahead.at + 4 * LINE * call, ahead.stride, ahead.rows
+            elif z.S < ahead.rows and call < ahead.rows:
+                line, step, asks = ahead.at + 4 * ahead.stride * call, LINE, min(z.S, ahead.lines)
+            call += 1
+            phi, scores, to = d.phi + 4 * r, d.meet + 4 * r * STEP, d.o + 4 * (r * z.row + x)
+            if x + 16 <= z.value:
+                _read_6x2(phi, STEP, content + 4 * x, z.row, z.S, scores, d.v + 4 * x, r + 6, to, line, step, asks)
+            else:
+                _read_6x1(phi, STEP, content + 4 * x, z.row, z.S, scores, d.v + 4 * x, r + 6, to, line, step, asks)
+
+
+@compiled
+def _phi(x, t, h, live, z, p, d, phi, kept):
+    """Features of a tile of q or k, 0 beyond `kept` tokens."""
+    at, row = _look(x, t, h, live, z, d)
+    _features(at, row, z, p, h, d, phi, kept)
+
+
+@compiled
+def _lanes(z, h, bank):
+    return bank.lanes + 4 * h * (z.S + -z.S % LANES) * LANES
+
+
+@compiled
+def _state(z, h, bank):
+    """Where the mass and the content are that are read."""
+    return bank.base_mass + 4 * h * (z.S + -z.S % LANES), bank.now + 4 * h * z.S * z.row
+
+
+@compiled
+def _gathered(z, h, phi, v, bank, first, second):
+    """part += phi v, the content of a tile's tokens; and what the next causal tile reads, now = base + part."""
+    at = 4 * h * z.S * z.row
+    into = Into(1, bank.base + at, bank.now + at) if bank.base != bank.now else ADDED
+    multiply(phi, z.tile, 1, z.S, v, z.row, z.value, bank.part + at, z.row, z.tile, into, first, second)
+
+
+@compiled
+def _mass_now(z, h, bank, d):
+    """The mass that a causal tile reads: before the block, and of the block so far."""
+    mass, _ = _state(z, h, bank)
+    _fold(mass, _lanes(z, h, bank), d.mass, z.S + -z.S % LANES)
+
+
+@compiled
+def _reader(g, o, den, t, h, live, z, d):
+    """dO, delta = dO . O, and one over the denominator of a tile's queries."""
+    _take(g, t, h, live, z, z.V, z.row, d, d.g)
+    _take(o, t, h, live, z, z.V, z.row, d, d.o)
+    for i in range(0, z.tile, 8):
+        _deltas(d.g + 4 * i * z.row, z.row, d.o + 4 * i * z.row, z.row, z.value, d.delta + 4 * i)
+    _take(den, t, h, live, z, 1, 1, d, d.den)
+    _inverse(d.den, z.tile)
+
+
+# -- kernels: a block of tokens, the loop over heads inside that over tiles, as arrays lie in memory --
+
+
+@compiled
+def _write(k, v, n, z, p, bank, d):
+    """The sums of n keys' features and values."""
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            _phi(k, t, h, live, z, p, d, d.psi, live)
+            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            _gather(d.psi, T, z.S, _lanes(z, h, bank))
+            _gathered(z, h, d.psi, d.v, bank, _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T))
+
+
+@compiled
+def _read(q, o, n, z, p, bank, d):
+    """o = phi . content / phi . mass for n queries, 0 where no key was written."""
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            mass, content = _state(z, h, bank)
+            _phi(q, t, h, live, z, p, d, d.phi, T)
+            _weigh(d.phi, T, mass, z.S, d.den)
+            _inverse(d.den, T)
+            ask = _next(q, t, h, z, z.K, T)
+            multiply(d.phi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, ask, NOTHING)
+            _put(d.o, z.row, d.den, 1, o, t, h, live, z.V, z)
+
+
+@compiled
+def _causal(q, k, v, o, den, n, z, p, bank, d):
+    """Query t reads the state before its tile, and the keys of its tile up to t. `den` keeps the denominators for the
+    gradient, unless its address is 0.
+    """
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            _, content = _state(z, h, bank)
+            _phi(k, t, h, live, z, p, d, d.psi, live)
+            _phi(q, t, h, live, z, p, d, d.phi, T)
+            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            _mass_now(z, h, bank, d)
+            _weigh(d.phi, T, d.mass, z.S, d.den)
+            _meeting(d.phi, 1, T, d.psi, z.S, d.meet, 0, NOTHING)
+            _earlier(d.meet, d.zeros)
+            for i in range(0, T, 8):
+                _row_sums(d.meet + 4 * i * T, i + 8, d.den + 4 * i)
+            if den.at:
+                _put(d.den, 1, d.one, 0, den, t, h, live, 1, z)
+            _inverse(d.den, T)
+            _read_tile(z, d, content, _next(q, t, h, z, z.K, T))
+            _put(d.o, z.row, d.den, 1, o, t, h, live, z.V, z)
+            _gather(d.psi, T, z.S, _lanes(z, h, bank))
+            _gathered(z, h, d.psi, d.v, bank, _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T))
+
+
+@compiled
+def _read_slope(q, g, dq, n, z, p, bank, d):
+    """Gradient of `_read`: dq, and the sums that make the gradient of the state."""
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            mass, content = _state(z, h, bank)
+            _phi(q, t, h, live, z, p, d, d.phi, live)
+            _take(g, t, h, live, z, z.V, z.row, d, d.g)
+            _turn(d.g, z, d.turned)
+            ask = _next(q, t, h, z, z.K, T)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, ask, NOTHING)
+            _weigh(d.phi, T, mass, z.S, d.den)
+            _meet(d.phi, d.slope, T, z.S, d.delta)
+            _inverse(d.den, T)
+            _times(d.delta, d.den, T)
+            _weighted(d.phi, d.den, T, z.S)
+            _through_read(d.phi, d.slope, T, z.S, mass, d.delta)
+            _through_features(z, p, h, bank, d)
+            _put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z)
+            _gather_less(d.phi, d.delta, T, z.S, _lanes(z, h, bank))
+            _gathered(z, h, d.phi, d.g, bank, _next(g, t, h, z, z.V, T), NOTHING)
+
+
+@compiled
+def _write_slope(k, v, dk, dv, n, z, p, bank, d):
+    """Gradient of `_write`: dk and dv, from the gradient of the state."""
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            mass, content = _state(z, h, bank)
+            _phi(k, t, h, live, z, p, d, d.psi, live)
+            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            _turn(d.v, z, d.turned)
+            keys, values = _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, NOTHING)
+            _through_write(d.psi, d.slope, T, z.S, mass)
+            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, values, NOTHING)
+            _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
+            _through_features(z, p, h, bank, d)
+            _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
+
+
+@compiled
+def _query_slope(q, k, v, g, o, den, dq, n, z, p, bank, d):
+    """Gradient of `_causal`, first sweep: dq, against the state that each query read."""
+    T = z.tile
+    for t in range(0, n, T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            _, content = _state(z, h, bank)
+            _phi(k, t, h, live, z, p, d, d.psi, live)
+            _phi(q, t, h, live, z, p, d, d.phi, live)
+            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            _reader(g, o, den, t, h, live, z, d)
+            _turn(d.g, z, d.turned)
+            keys, queries, more = _next(k, t, h, z, z.K, T), _next(q, t, h, z, z.K, T), _next(g, t, h, z, z.V, T)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, queries)
+            _meeting(d.v, z.row, 1, d.turned, z.V, d.meet, 1, more)
+            _later(d.meet, d.delta)
+            multiply(d.psi, T, 1, z.S, d.meet, T, T, d.slope, T, T, ADDED, NOTHING, NOTHING)
+            _mass_now(z, h, bank, d)
+            _weighted(d.phi, d.den, T, z.S)
+            _through_read(d.phi, d.slope, T, z.S, d.mass, d.delta)
+            _through_features(z, p, h, bank, d)
+            _put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z)
+            _gather(d.psi, T, z.S, _lanes(z, h, bank))
+            _gathered(z, h, d.psi, d.v, bank, _next(v, t, h, z, z.V, T), _next(o, t, h, z, z.V, T))
+
+
+@compiled
+def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
+    """Gradient of `_causal`, second sweep, from the last tile to the first: dk and dv, against the gradient of the
+    state, to which the queries add theirs on the way.
+    """
+    T = z.tile
+    for t in range((n - 1) // T * T, -1, -T):
+        live = min(T, n - t)
+        for h in range(z.H):
+            _, content = _state(z, h, bank)
+            _phi(q, t, h, live, z, p, d, d.phi, live)
+            _phi(k, t, h, live, z, p, d, d.psi, live)
+            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            _reader(g, o, den, t, h, live, z, d)
+            _weighted(d.phi, d.den, T, z.S)
+            _turn(d.v, z, d.turned)
+            keys, queries = _next(k, t, h, z, z.K, -T), _next(q, t, h, z, z.K, -T)
+            values, more = _next(v, t, h, z, z.V, -T), _next(g, t, h, z, z.V, -T)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, queries)
+            _meeting(d.g, z.row, 1, d.turned, z.V, d.meet, 0, values)
+            _earlier(d.meet, d.delta)
+            multiply(d.phi, T, 1, z.S, d.meet, T, T, d.slope, T, T, ADDED, NOTHING, NOTHING)
+            _mass_now(z, h, bank, d)
+            _through_write(d.psi, d.slope, T, z.S, d.mass)
+            _through_features(z, p, h, bank, d)
+            _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
+            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, more, NOTHING)
+            _meeting(d.psi, 1, T, d.phi, z.S, d.meet, 1, NOTHING)
+            _later(d.meet, d.zeros)
+            for j in range(0, T, 6):  # what the queries of their own tile send to these keys
+                scores, to, d_out = d.meet + 4 * (j * T + j), d.o + 4 * j * z.row, d.g + 4 * j * z.row
+                multiply(scores, T, 1, 6, d_out, z.row, z.value, to, z.row, T - j, ADDED, NOTHING, NOTHING)
+            _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
+            _gather_less(d.phi, d.delta, T, z.S, _lanes(z, h, bank))
+            _gathered(z, h, d.phi, d.g, bank, _next(o, t, h, z, z.V, -T), NOTHING)
+
+
+# -- from arrays to kernels --
+
+
+def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=None):
+    """Fill `out` [B, T, H, V]; mass [B, H, S] and content [B, H, S, V] (float64, S = L 2^P) come in as the state
+    carried so far and leave with the keys of this call. `den` [B, T, H, 1] keeps the denominators of a causal call.
+
+    q, k [B, T, H, K], v [B, S, H, V], planes [H, L, P, K], beta [H]: float32. Nothing is checked: 2 beta P is at most
+    LARGEST_LOGIT, shapes fit, and no axis is empty but those of tokens.
+    """
+    call = _Call(q, k, v, planes, beta, causal, threads, [out])
+    q, k, v = (_steady(x) for x in (q, k, v))
+    cuts = _cuts(k.shape[1], call.parts)
+    states = [(mass, content), *((np.zeros_like(mass), np.zeros_like(content)) for _ in cuts[1:])]
+    if not causal:
+        call.run((_write, (k, v), cut, None, own) for cut, own in zip(cuts, states, strict=True))
+        _add(states[1:], mass, content)
+        call.run((_read, (q, out), cut, states[0], None) for cut in _cuts(q.shape[1], call.parts))
+        return
+    # a cut starts from what was carried in and the sums of the cuts before it
+    call.run((_write, (k, v), cut, None, after) for cut, after in zip(cuts[:-1], states[1:], strict=True))
+    for before, own in pairwise(states):
+        _add([before], *own)
+    call.run((_causal, (q, k, v, out, den), cut, own, own) for cut, own in zip(cuts, states, strict=True))
+    mass[...], content[...] = states[-1]
+
+
+def backward(
+    q, k, v, planes, beta, mass, content, d_out, d_mass, d_content, dq, dk, dv, *, causal, threads, out=None, den=None
+):
+    """Fill dq, dk and dv, and return the gradient of beta [H], float64; d_mass and d_content (float64) come in as the
+    gradient of the last state and leave as that of the first.
+
+    mass and content are what the queries read: the last state, or, where causal, the first, and then `out` and `den`
+    are as `forward` left them.
+    """
+    call = _Call(q, k, v, planes, beta, causal, threads, [dq, dk, dv])
+    q, k, v, d_out = (_steady(x) for x in (q, k, v, d_out))
+    state, d_state = (mass, content), (d_mass, d_content)
+    if causal:  # one sweep sums the state again, the other its gradient; neither waits for the other
+        arrays, again = (q, k, v, d_out, out, den), (mass.copy(), content.copy())
+        (everything,) = _cuts(q.shape[1], 1)
+        first = (_query_slope, (*arrays, dq), everything, again, again)
+        call.run((first, (_key_slope, (*arrays, dk, dv), everything, d_state, d_state)))
+    else:
+        cuts = _cuts(q.shape[1], call.parts)
+        sums = [d_state, *((np.zeros_like(d_mass), np.zeros_like(d_content)) for _ in cuts[1:])]
+        call.run((_read_slope, (q, d_out, dq), cut, state, own) for cut, own in zip(cuts, sums, strict=True))
+        _add(sums[1:], *d_state)
+        call.run((_write_slope, (k, v, dk, dv), cut, d_state, None) for cut in _cuts(k.shape[1], call.parts))
+    return call.dbeta
+
+
+class _Call:
+    """How one call is shared out to threads.
+
+    Heads are shared out first, as no sum changes by it; tokens only where there are fewer heads than threads. The sums
+    of such parts meet in float64, so that a result may then depend on the number of threads in the last place.
+    """
+
+    def __init__(self, q, k, v, planes, beta, causal, threads, outs):
+        (B, T, H, K), (_, L, P, _), V = q.shape, planes.shape, v.shape[-1]
+        S, past_cache = L << P, all(_on_vectors(x) for x in outs)
+        dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
+        self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
+        self.p, self.dbeta = _heads(self.z, planes.reshape(H, L * P, K), beta.astype(np.float64)), np.zeros(H)
+        self.threads = threads if B * H * max(T, k.shape[1]) >= SMALL else 1
+        groups = min(H, -(-self.threads // max(B, 1)))
+        heads = [slice(g * H // groups, (g + 1) * H // groups) for g in range(groups)]
+        self.places = list(every(range(B), heads))
+        self.parts = max(1, self.threads // max(1, B * groups))
+
+    def run(self, tasks):
+        """Run (kernel, arrays, tokens, state to read, state to sum) on all sequences and heads. Threads start and end
+        here, so that a process forked later misses none.
+        """
+        jobs = [_Job(self, place, *task) for task in tasks for place in self.places]
+        if self.threads == 1 or len(jobs) < 2:
+            for job in jobs:
+                job.run()
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(_Job.run, jobs))
+        for job in jobs:
+            self.dbeta[job.heads] += job.dbeta
+
+
+class _Job:
+    """One kernel over some tokens and heads of one sequence, a block at a time."""
+
+    def __init__(self, call, place, kernel, arrays, tokens, read, sums):
+        self.b, self.heads = place
+        self.call, self.kernel, self.arrays, self.tokens = call, kernel, arrays, tokens
+        self.read, self.sums = (None if state is None else [x[place] for x in state] for state in (read, sums))
+        self.follows = read is sums  # a causal kernel reads what it sums
+        self.dbeta = np.zeros(self.heads.stop - self.heads.start)
+
+    def run(self):
+        """All blocks, from the first to the last, or back where the kernel walks back."""
+        z = self.call.z._replace(H=len(self.dbeta))
+        memory, d = _desk(z)
+        p = Heads(*(_address(x[self.heads]) for x in self.call.p))
+        shape, masses = (z.H, z.S, z.row), (z.H, _up(z.S))
+        self.part, self.lanes, self.twist = aligned(*shape), aligned(*masses, LANES), aligned(z.H, LANES)
+        self.base_mass, self.now = aligned(*masses), aligned(*shape)
+        self.base = aligned(*shape) if self.follows else self.now
+        bank = Bank(*map(_address, (self.part, self.lanes, self.twist, self.base_mass, self.base, self.now)))
+        self.settle(z)
+        starts = range(self.tokens.start, self.tokens.stop, BLOCK)
+        for start in starts if self.kernel is not _key_slope else reversed(starts):
+            stop = min(start + BLOCK, self.tokens.stop)
+            self.kernel(*(self.rows(x, start) for x in self.arrays), stop - start, z, p, bank, d)
+            self.pour(z)
+        del memory  # the desk's, which nothing but addresses has named
+
+    def rows(self, x, start):
+        """Where the tokens from `start` on are, in the heads of this job; nowhere, for None."""
+        if x is None:
+            return Rows(0, 0, 0)
+        return Rows(_address(x[self.b, start:, self.heads]), x.strides[1] // 4, x.strides[2] // 4)
+
+    def pour(self, z):
+        """Add what a block summed in float32 to the float64 sums, and begin again."""
+        self.dbeta += 2 * self.twist.sum(-1, dtype=np.float64)
+        self.twist[:] = 0
+        if self.sums is not None:
+            mass, content = self.sums
+            mass += self.lanes[:, : z.S].sum(-1, dtype=np.float64)
+            content += self.part[..., : z.V]
+            self.lanes[:], self.part[:] = 0, 0
+        if self.follows:
+            self.settle(z)
+
+    def settle(self, z):
+        """The float64 state, rounded, becomes what is read."""
+        if self.read is not None:
+            self.base_mass[:, : z.S], self.now[..., : z.V] = self.read
+            if self.follows:
+                self.base[:] = self.now
+
+
+def _cuts(tokens, parts):
+    """`parts` stretches of whole blocks, as equal as may be, or fewer where there are fewer blocks."""
+    parts = max(1, min(parts, tokens // BLOCK))
+    ends = [tokens * i // parts // BLOCK * BLOCK for i in range(parts)] + [tokens]
+    return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def _add(states, mass, content):
+    for more_mass, more_content in states:
+        mass += more_mass
+        content += more_content
+
+
+def _heads(z, planes, beta):
+    """The arrays of Heads: `planes` [H, L P, K] as the kernels take them, and `beta` [H] in their units."""
+    H, LP, K = planes.shape
+    rows = aligned(H, LP, z.key)
+    rows[..., :K] = planes
+    project = aligned(H, 4, K) if z.dots else aligned(H, K, z.projections)
+    if z.dots:
+        project[:, :LP] = planes
+    else:
+        project[..., :LP] = planes.transpose(0, 2, 1)
+    return project, rows, (-2 / math.log(2) * beta).astype(np.float32), (2 * beta).astype(np.float32)
+
+
+def _desk(z):
+    """(memory, addresses in it): the desk lives as long as the memory."""
+    T, bits, tile = z.tile, _up(z.L * z.P) * z.tile, max(z.tile, z.key, z.row)
+    sizes = Desk(
+        *(T * z.key, (T + 1) * z.projections, bits, bits, bits, z.S * T, z.S * T),
+        *(T * z.row, T * z.row, T * z.row, z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), tile, 1),
+    )
+    starts = np.cumsum([0, *(n + -n % 16 for n in sizes)]).tolist()
+    memory = aligned(starts[-1])
+    memory[starts[-2]] = 1
+    return memory, Desk(*(_address(memory) + 4 * start for start in starts[:-1]))
+
+
+def _address(x):
+    return int(x.ctypes.data)
+
+
+def _row(n):
+    """The stride of rows of n numbers: not a multiple of 512 bytes, which would crowd a few places of the cache."""
+    return n + 16 if n % 128 == 0 else n
+
+
+def _up(n):
+    return n + -n % LANES
+
+
+def _steady(x):
+    """The array, or a copy of it where its rows are not in one piece."""
+    fine = x.strides[-1] == x.itemsize and not any(stride % x.itemsize for stride in x.strides)
+    return x if fine or x.shape[-1] == 1 else np.ascontiguousarray(x)
+
+
+def _on_vectors(x):
+    """Whether every row starts where a vector may be stored past the cache."""
+    return not (x.ctypes.data % 32 or any(stride % 32 for stride in x.strides[:-1]))
