@@ -99,7 +99,11 @@ def _is_real_float(dtype: Any) -> bool:
 
 
 def _first_not_finite(array: Any) -> tuple[int, ...] | None:
-    finite = array.isfinite() if hasattr(array, "isfinite") else np.isfinite(array)
-    if bool(finite.all()):
+    """Where the first NaN or inf is. The extremes tell whether there is one, and need no memory for it."""
+    if 0 in array.shape:
         return None
-    return tuple(int(i) for i in np.argwhere(~as_numpy(finite))[0])
+    with np.errstate(invalid="ignore"):
+        extremes = array.detach().aminmax() if hasattr(array, "aminmax") else (array.min(), array.max())
+    if all(np.isfinite(as_numpy(x)) for x in extremes):
+        return None
+    return tuple(int(i) for i in np.argwhere(~np.isfinite(as_numpy(array)))[0])
