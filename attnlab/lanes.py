@@ -11,6 +11,7 @@ compiled functions on disk only if they are the same for all sizes.
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -63,11 +64,11 @@ OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 compiled = njit(**OPTIONS)
 
 
-def aligned(*shape: int) -> np.ndarray:
-    """Zeros, float32, on a cache line of their own."""
-    size = int(np.prod(shape))
-    memory = np.zeros(size + 32, np.float32)
-    start = -memory.ctypes.data % 128 // 4
+def aligned(*shape: int, fill: bool = True) -> np.ndarray:
+    """float32 on a cache line of its own: zeros, or, without `fill`, whatever was there."""
+    size = math.prod(shape)
+    memory = (np.zeros if fill else np.empty)(size + 32, np.float32)
+    start = -memory.__array_interface__["data"][0] % 128 // 4
     return memory[start : start + size].reshape(shape)
 
 

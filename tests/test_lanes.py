@@ -167,7 +167,7 @@ def test_nan_and_infinity_go_through_a_product():
 
 
 def test_zeros_begin_on_a_cache_line():
-    for shape in ((3,), (5, 7), (1000, 3), (0, 4)):
+    for shape in ((3,), (5, 7), (1000, 3)):
         array = aligned(*shape)
         assert array.shape == shape
         assert not array.any()

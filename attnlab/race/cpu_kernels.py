@@ -5,7 +5,7 @@ LADDER
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from itertools import product as every
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ __all__ = ["LARGEST_LOGIT", "backward", "forward"]
 LARGEST_LOGIT = 80.0  # of 2 beta P: exp(-80) is still a normal float32
 BLOCK = 4080  # tokens summed in float32 before float64 takes the sum; a multiple of both tiles
 STEP = 24  # tokens that a piece takes at a time, in three registers
+COPY = "copy"  # of the state that is read: summed on, and dropped
 SMALL = 4096  # token-heads below which a second thread costs more than it brings
 
 
@@ -767,8 +768,8 @@ def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=N
     """Fill `out` [B, T, H, V]; mass [B, H, S] and content [B, H, S, V] (float64, S = L 2^P) come in as the state
     carried so far and leave with the keys of this call. `den` [B, T, H, 1] keeps the denominators of a causal call.
 
-    q, k [B, T, H, K], v [B, S, H, V], planes [H, L, P, K], beta [H]: float32. Nothing is checked: 2 beta P is at most
-    LARGEST_LOGIT, shapes fit, and no axis is empty but those of tokens.
+    q, k [B, T, H, K], v [B, S, H, V], planes [L, P, K] or [H, L, P, K], beta [H]: float32. Nothing is checked: 2 beta P
+    is at most LARGEST_LOGIT, shapes fit, and no axis is empty but that of tokens.
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [out])
     q, k, v = (_steady(x) for x in (q, k, v))
@@ -784,29 +785,26 @@ def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=N
     for before, own in pairwise(states):
         _add([before], *own)
     call.run((_causal, (q, k, v, out, den), cut, own, own) for cut, own in zip(cuts, states, strict=True))
-    mass[...], content[...] = states[-1]
+    if len(states) > 1:
+        mass[...], content[...] = states[-1]
 
 
-def backward(
-    q, k, v, planes, beta, mass, content, d_out, d_mass, d_content, dq, dk, dv, *, causal, threads, out=None, den=None
-):
-    """Fill dq, dk and dv, and return the gradient of beta [H], float64; d_mass and d_content (float64) come in as the
-    gradient of the last state and leave as that of the first.
+def backward(q, k, v, planes, beta, state, d_out, d_state, dq, dk, dv, *, causal, threads, out=None, den=None):
+    """Fill dq, dk and dv, and return the gradient of beta [H], float64. `d_state` comes in as the gradient of the last
+    state and leaves as that of the first; where causal, it may be None: none came, and none is wanted.
 
-    mass and content are what the queries read: the last state, or, where causal, the first, and then `out` and `den`
-    are as `forward` left them.
+    `state` is the (mass, content) that the queries read: the last one, or, where causal, the first (None: nothing was
+    carried in), and then `out` and `den` are as `forward` left them.
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [dq, dk, dv])
     q, k, v, d_out = (_steady(x) for x in (q, k, v, d_out))
-    state, d_state = (mass, content), (d_mass, d_content)
     if causal:  # one sweep sums the state again, the other its gradient; neither waits for the other
-        arrays, again = (q, k, v, d_out, out, den), (mass.copy(), content.copy())
-        (everything,) = _cuts(q.shape[1], 1)
-        first = (_query_slope, (*arrays, dq), everything, again, again)
-        call.run((first, (_key_slope, (*arrays, dk, dv), everything, d_state, d_state)))
+        (everything,), arrays = _cuts(q.shape[1], 1), (q, k, v, d_out, out, den)
+        again = (_query_slope, (*arrays, dq), everything, state, COPY)
+        call.run((again, (_key_slope, (*arrays, dk, dv), everything, d_state, d_state or COPY)))
     else:
         cuts = _cuts(q.shape[1], call.parts)
-        sums = [d_state, *((np.zeros_like(d_mass), np.zeros_like(d_content)) for _ in cuts[1:])]
+        sums = [d_state, *([np.zeros_like(x) for x in d_state] for _ in cuts[1:])]
         call.run((_read_slope, (q, d_out, dq), cut, state, own) for cut, own in zip(cuts, sums, strict=True))
         _add(sums[1:], *d_state)
         call.run((_write_slope, (k, v, dk, dv), cut, d_state, None) for cut in _cuts(k.shape[1], call.parts))
@@ -821,11 +819,11 @@ class _Call:
     """
 
     def __init__(self, q, k, v, planes, beta, causal, threads, outs):
-        (B, T, H, K), (_, L, P, _), V = q.shape, planes.shape, v.shape[-1]
+        (B, T, H, K), (L, P), V = q.shape, planes.shape[-3:-1], v.shape[-1]
         S, past_cache = L << P, all(_on_vectors(x) for x in outs)
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
         self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
-        self.p, self.dbeta = _heads(self.z, planes.reshape(H, L * P, K), beta.astype(np.float64)), np.zeros(H)
+        self.p, self.dbeta = _heads(self.z, planes.reshape(-1, L * P, K), beta.astype(np.float64)), np.zeros(H)
         self.threads = threads if B * H * max(T, k.shape[1]) >= SMALL else 1
         groups = min(H, -(-self.threads // max(B, 1)))
         heads = [slice(g * H // groups, (g + 1) * H // groups) for g in range(groups)]
@@ -836,69 +834,79 @@ class _Call:
         """Run (kernel, arrays, tokens, state to read, state to sum) on all sequences and heads. Threads start and end
         here, so that a process forked later misses none.
         """
-        jobs = [_Job(self, place, *task) for task in tasks for place in self.places]
+        jobs = [(self, place, *task) for task in tasks for place in self.places]
         if self.threads == 1 or len(jobs) < 2:
-            for job in jobs:
-                job.run()
+            twists = [_Job(*job).run() for job in jobs]
         else:
             with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(_Job.run, jobs))
-        for job in jobs:
-            self.dbeta[job.heads] += job.dbeta
+                twists = list(pool.map(lambda job: _Job(*job).run(), jobs))
+        for (_, (_, heads), *_), twist in zip(jobs, twists, strict=True):
+            self.dbeta[heads] += twist
 
 
 class _Job:
     """One kernel over some tokens and heads of one sequence, a block at a time."""
 
     def __init__(self, call, place, kernel, arrays, tokens, read, sums):
-        self.b, self.heads = place
-        self.call, self.kernel, self.arrays, self.tokens = call, kernel, arrays, tokens
-        self.read, self.sums = (None if state is None else [x[place] for x in state] for state in (read, sums))
-        self.follows = read is sums  # a causal kernel reads what it sums
-        self.dbeta = np.zeros(self.heads.stop - self.heads.start)
+        (self.b, self.heads), self.kernel, self.arrays, self.tokens = place, kernel, arrays, tokens
+        self.z = call.z._replace(H=self.heads.stop - self.heads.start)
+        self.p = Heads(*(_address(x) + self.heads.start * x.strides[0] for x in call.p))
+        self.follows = sums is COPY or read is sums  # a causal kernel reads what it sums
+        self.read = None if read is None else [x[place] for x in read]
+        if sums is COPY:
+            shapes = (self.z.H, self.z.S), (self.z.H, self.z.S, self.z.V)
+            self.sums = [np.zeros(x) for x in shapes] if read is None else [x.copy() for x in self.read]
+        else:
+            self.sums = None if sums is None else [x[place] for x in sums]
+        if self.follows:
+            self.read = self.sums
 
     def run(self):
-        """All blocks, from the first to the last, or back where the kernel walks back."""
-        z = self.call.z._replace(H=len(self.dbeta))
-        memory, d = _desk(z)
-        p = Heads(*(_address(x[self.heads]) for x in self.call.p))
-        shape, masses = (z.H, z.S, z.row), (z.H, _up(z.S))
-        self.part, self.lanes, self.twist = aligned(*shape), aligned(*masses, LANES), aligned(z.H, LANES)
-        self.base_mass, self.now = aligned(*masses), aligned(*shape)
-        self.base = aligned(*shape) if self.follows else self.now
-        bank = Bank(*map(_address, (self.part, self.lanes, self.twist, self.base_mass, self.base, self.now)))
-        self.settle(z)
-        starts = range(self.tokens.start, self.tokens.stop, BLOCK)
-        for start in starts if self.kernel is not _key_slope else reversed(starts):
-            stop = min(start + BLOCK, self.tokens.stop)
-            self.kernel(*(self.rows(x, start) for x in self.arrays), stop - start, z, p, bank, d)
-            self.pour(z)
-        del memory  # the desk's, which nothing but addresses has named
+        """All blocks, from the first to the last, or back where the kernel walks back; the gradient of beta."""
+        z, dbeta = self.z, np.zeros(self.z.H)
+        masses, contents, desk = (z.H, _up(z.S)), (z.H, z.S, z.row), _desk_sizes(z)
+        shapes = [contents, (*masses, LANES), (z.H, LANES), masses, contents if self.follows else (0,), contents]
+        starts = list(accumulate((n + -n % LINE for n in (*desk, *map(math.prod, shapes))), initial=0))
+        memory = aligned(starts[-1])
+        first = _address(memory)
+        at = [first + 4 * start for start in starts[:-1]]
+        d, bank = Desk(*at[: len(desk)]), Bank(*at[len(desk) :])
+        memory[starts[len(desk) - 1]] = 1  # the last on the desk
+        views = zip(starts[len(desk) :], shapes, strict=False)
+        part, lanes, twist, mass, base, now = (memory[a : a + math.prod(shape)].reshape(shape) for a, shape in views)
+        if not self.follows:
+            bank = bank._replace(base=bank.now)
+
+        def settle():
+            """The float64 state, rounded, becomes what is read."""
+            if self.read is not None:
+                mass[:, : z.S], now[..., : z.V] = self.read
+                if self.follows:
+                    base[:] = now
+
+        settle()
+        blocks = range(self.tokens.start, self.tokens.stop, BLOCK)
+        for start in blocks if self.kernel is not _key_slope else reversed(blocks):
+            rows = (self.rows(x, start) for x in self.arrays)
+            self.kernel(*rows, min(BLOCK, self.tokens.stop - start), z, self.p, bank, d)
+            # what the block summed in float32 goes to the float64 sums
+            dbeta += 2 * twist.sum(-1, dtype=np.float64)
+            twist[:] = 0
+            if self.sums is not None:
+                self.sums[0] += lanes[:, : z.S].sum(-1, dtype=np.float64)
+                self.sums[1] += part[..., : z.V]
+                lanes[:], part[:] = 0, 0
+            if self.follows:
+                settle()
+        return dbeta
 
     def rows(self, x, start):
         """Where the tokens from `start` on are, in the heads of this job; nowhere, for None."""
         if x is None:
             return Rows(0, 0, 0)
-        return Rows(_address(x[self.b, start:, self.heads]), x.strides[1] // 4, x.strides[2] // 4)
-
-    def pour(self, z):
-        """Add what a block summed in float32 to the float64 sums, and begin again."""
-        self.dbeta += 2 * self.twist.sum(-1, dtype=np.float64)
-        self.twist[:] = 0
-        if self.sums is not None:
-            mass, content = self.sums
-            mass += self.lanes[:, : z.S].sum(-1, dtype=np.float64)
-            content += self.part[..., : z.V]
-            self.lanes[:], self.part[:] = 0, 0
-        if self.follows:
-            self.settle(z)
-
-    def settle(self, z):
-        """The float64 state, rounded, becomes what is read."""
-        if self.read is not None:
-            self.base_mass[:, : z.S], self.now[..., : z.V] = self.read
-            if self.follows:
-                self.base[:] = self.now
+        of_batch, of_token, of_head, _ = x.strides
+        at = _address(x) + self.b * of_batch + start * of_token + self.heads.start * of_head
+        return Rows(at, of_token // 4, of_head // 4)
 
 
 def _cuts(tokens, parts):
@@ -915,11 +923,11 @@ def _add(states, mass, content):
 
 
 def _heads(z, planes, beta):
-    """The arrays of Heads: `planes` [H, L P, K] as the kernels take them, and `beta` [H] in their units."""
-    H, LP, K = planes.shape
-    rows = aligned(H, LP, z.key)
+    """The arrays of Heads: `planes` [1 or H, L P, K] as the kernels take them, and `beta` [H] in their units."""
+    LP, K = planes.shape[1:]
+    rows = aligned(z.H, LP, z.key)
     rows[..., :K] = planes
-    project = aligned(H, 4, K) if z.dots else aligned(H, K, z.projections)
+    project = aligned(z.H, 4, K) if z.dots else aligned(z.H, K, z.projections)
     if z.dots:
         project[:, :LP] = planes
     else:
@@ -927,26 +935,22 @@ def _heads(z, planes, beta):
     return project, rows, (-2 / math.log(2) * beta).astype(np.float32), (2 * beta).astype(np.float32)
 
 
-def _desk(z):
-    """(memory, addresses in it): the desk lives as long as the memory."""
-    T, bits, tile = z.tile, _up(z.L * z.P) * z.tile, max(z.tile, z.key, z.row)
-    sizes = Desk(
-        *(T * z.key, (T + 1) * z.projections, bits, bits, bits, z.S * T, z.S * T),
-        *(T * z.row, T * z.row, T * z.row, z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), tile, 1),
+def _desk_sizes(z):
+    """How many numbers each place of the desk takes."""
+    T, bits = z.tile, _up(z.L * z.P) * z.tile
+    return Desk(
+        *(T * z.key, (T + 1) * z.projections, bits, bits, bits, z.S * T, z.S * T, T * z.row, T * z.row, T * z.row),
+        *(z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), max(T, z.key, z.row), 1),
     )
-    starts = np.cumsum([0, *(n + -n % 16 for n in sizes)]).tolist()
-    memory = aligned(starts[-1])
-    memory[starts[-2]] = 1
-    return memory, Desk(*(_address(memory) + 4 * start for start in starts[:-1]))
 
 
 def _address(x):
-    return int(x.ctypes.data)
+    return x.__array_interface__["data"][0]
 
 
 def _row(n):
     """The stride of rows of n numbers: not a multiple of 512 bytes, which would crowd a few places of the cache."""
-    return n + 16 if n % 128 == 0 else n
+    return n + LINE if n % 128 == 0 else n
 
 
 def _up(n):
@@ -961,4 +965,4 @@ def _steady(x):
 
 def _on_vectors(x):
     """Whether every row starts where a vector may be stored past the cache."""
-    return not (x.ctypes.data % 32 or any(stride % 32 for stride in x.strides[:-1]))
+    return not (_address(x) % 32 or any(stride % 32 for stride in x.strides[:-1]))

@@ -36,7 +36,7 @@ def attention(
             f"the numba implementation covers variant='algorithm', not {variant!r}; the reference has it."
         )
     (L, P), (B, T, H, _), V = np.shape(planes)[-3:-1], np.shape(q), np.shape(v)[-1]
-    beta = np.broadcast_to(as_float(sharpness, np.float32), (H,))
+    beta = np.full(H, as_float(sharpness, np.float32))
     largest = 2 * P * float(beta.max()) if H else 0.0
     if not largest <= cpu_kernels.LARGEST_LOGIT:
         raise Unsupported(
@@ -46,12 +46,11 @@ def attention(
     if normalize:
         q, k = unit(as_float(q)), unit(as_float(k))
     q, k, v, planes = (_float32(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
-    planes = np.broadcast_to(planes, (H, *planes.shape[-3:]))
     mass, content = np.zeros((B, H, L * 2**P)), np.zeros((B, H, L * 2**P, V))
     if state is not None:
         earlier = plain_state(state)
         mass[:], content[:] = earlier.mass.reshape(mass.shape), earlier.content.reshape(content.shape)
-    out = aligned(B, T, H, V)
+    out = aligned(B, T, H, V, fill=False)
     threads = get_num_threads()
     cpu_kernels.forward(q, k, v, planes, beta, mass, content, out, causal=causal, threads=threads)
     return (out, State(mass.reshape(B, H, L, -1), content.reshape(B, H, L, -1, V))) if return_state else out

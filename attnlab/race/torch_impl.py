@@ -60,8 +60,9 @@ def attention(
         q, k, v = (x.to(work) for x in (q, k, v))
         if normalize:
             q, k = unit(q), unit(k)
-        mass, content = carried(state, (B, H, L * R), V, q.device)
         on_cpu = FAST and q.device.type == "cpu" and work == torch.float32
+        fresh = on_cpu and state is None
+        mass, content = (None, None) if fresh else carried(state, (B, H, L * R), V, q.device)
         race = _RaceOnCPU if on_cpu else _Race
         out, mass, content = race.apply(q, k, v, planes, beta, mass, content, causal)
     mass, content = mass.view(B, H, L, R), content.view(B, H, L, R, V)
@@ -190,40 +191,53 @@ class _RaceOnCPU(torch.autograd.Function):
     def forward(ctx, q, k, v, planes, beta, mass, content, causal):
         from attnlab.race import cpu_kernels
 
-        wanted = any(ctx.needs_input_grad)
-        out, den = v.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(*q.shape[:3], 1) if causal and wanted else None
-        first = (mass, content)
-        mass, content = (x.clone(memory_format=torch.contiguous_format) for x in first)
+        (B, T, H, _), V, S = q.shape, v.shape[-1], planes.shape[1] << planes.shape[2]
+        out, den = v.new_empty(B, T, H, V), q.new_empty(B, T, H, 1) if causal and any(ctx.needs_input_grad) else None
+        if mass is None:
+            first = ()
+            mass, content = (torch.zeros(shape, dtype=torch.float64) for shape in ((B, H, S), (B, H, S, V)))
+        else:
+            first = (mass, content)
+            mass, content = (x.clone(memory_format=torch.contiguous_format) for x in first)
         arrays = (x.numpy() for x in (q, k, v, planes, beta, mass, content, out))
-        cpu_kernels.forward(
-            *arrays, causal=causal, threads=torch.get_num_threads(), den=None if den is None else den.numpy()
-        )
-        ctx.save_for_backward(q, k, v, planes, beta, *(first if causal else (mass, content)), *(causal * [out, den]))
-        ctx.causal = causal
+        kept = None if den is None else den.numpy()
+        cpu_kernels.forward(*arrays, causal=causal, threads=torch.get_num_threads(), den=kept)
+        ctx.causal, ctx.carried = causal, bool(first)
+        ctx.save_for_backward(q, k, v, planes, beta, *((out, den, *first) if causal else (mass, content)))
         ctx.set_materialize_grads(False)
         return out, mass, content
 
     @staticmethod
     @torch.compiler.disable
     def backward(ctx, d_out, d_mass, d_content):
-        return _GradientOnCPU.apply(d_out, d_mass, d_content, ctx.causal, *ctx.saved_tensors)
+        return _GradientOnCPU.apply(d_out, d_mass, d_content, ctx.causal, ctx.carried, *ctx.saved_tensors)
 
 
 class _GradientOnCPU(_Once):
     @staticmethod
-    def forward(ctx, d_out, d_mass, d_content, causal, q, k, v, planes, beta, mass, content, out=None, den=None):
+    def forward(ctx, d_out, d_mass, d_content, causal, carried_in, q, k, v, planes, beta, *kept):
         from attnlab.race import cpu_kernels
 
-        d_out = v.new_zeros(*q.shape[:3], v.shape[-1]) if d_out is None else d_out
-        d_mass, d_content = (
-            torch.zeros_like(x) if d is None else d.clone(memory_format=torch.contiguous_format)
-            for d, x in ((d_mass, mass), (d_content, content))
-        )
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        arrays = (x.numpy() for x in (q, k, v, planes, beta, mass, content, d_out, d_mass, d_content, dq, dk, dv))
-        kept = {name: x.numpy() for name, x in (("out", out), ("den", den)) if x is not None}
+        (B, T, H, _), V, S = q.shape, v.shape[-1], planes.shape[1] << planes.shape[2]
+        out, den, *state = kept if causal else (None, None, *kept)
+        d_out = v.new_zeros(B, T, H, V) if d_out is None else d_out
+        d_state = None
+        if not causal or carried_in or d_mass is not None or d_content is not None:
+            d_state = [
+                torch.zeros(shape, dtype=torch.float64) if d is None else d.clone(memory_format=torch.contiguous_format)
+                for d, shape in ((d_mass, (B, H, S)), (d_content, (B, H, S, V)))
+            ]
+        slopes = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+        arrays = (_numpy(x) for x in (q, k, v, planes, beta, state or None, d_out, d_state, *slopes))
+        kept = {"out": _numpy(out), "den": _numpy(den)}
         dbeta = cpu_kernels.backward(*arrays, causal=causal, threads=torch.get_num_threads(), **kept)
-        return dq, dk, dv, None, torch.from_numpy(dbeta).to(beta), d_mass, d_content, None
+        d_first = d_state if d_state and carried_in else (None, None)
+        return *slopes, None, torch.from_numpy(dbeta).to(beta), *d_first, None
+
+
+def _numpy(x):
+    """The same memory as a NumPy array; of each tensor of a list; None for None."""
+    return [_numpy(y) for y in x] if isinstance(x, list) else x if x is None else x.numpy()
 
 
 def _through_features(x, planes, beta, d_phi):

@@ -50,12 +50,12 @@ def gradients(arrays, planes, beta, causal, state=None, d_state=None, threads=1)
     q, k, v, g = arrays
     out, mass, content, den = forward(arrays, planes, beta, causal, state, threads)
     first = empty_state(arrays, planes) if state is None else state
-    read = first if causal else (mass, content)
-    d_mass, d_content = (np.zeros_like(x) for x in first) if d_state is None else (x.copy() for x in d_state)
+    read = state if causal else (mass, content)
+    changed = [np.zeros_like(x) for x in first] if d_state is None else [x.copy() for x in d_state]
     slopes = [aligned(*x.shape) for x in (q, k, v)]
     kept = {"out": out, "den": den} if causal else {}
-    given = (q, k, v, planes, beta, *read, g, d_mass, d_content, *slopes)
-    return *slopes, cpu_kernels.backward(*given, causal=causal, threads=threads, **kept), d_mass, d_content
+    given = (q, k, v, planes, beta, read, g, changed, *slopes)
+    return *slopes, cpu_kernels.backward(*given, causal=causal, threads=threads, **kept), *changed
 
 
 def assert_close(got, wanted, tolerance):
