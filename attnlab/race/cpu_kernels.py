@@ -852,12 +852,12 @@ class _Job:
         self.z = call.z._replace(H=self.heads.stop - self.heads.start)
         self.p = Heads(*(_address(x) + self.heads.start * x.strides[0] for x in call.p))
         self.follows = sums is COPY or read is sums  # a causal kernel reads what it sums
-        self.read = None if read is None else [x[place] for x in read]
+        self.read, self.sums = (
+            [x[place] for x in state] if isinstance(state, (tuple, list)) else None for state in (read, sums)
+        )
         if sums is COPY:
             shapes = (self.z.H, self.z.S), (self.z.H, self.z.S, self.z.V)
-            self.sums = [np.zeros(x) for x in shapes] if read is None else [x.copy() for x in self.read]
-        else:
-            self.sums = None if sums is None else [x[place] for x in sums]
+            self.sums = [x.copy() for x in self.read] if self.read else [np.zeros(shape) for shape in shapes]
         if self.follows:
             self.read = self.sums
 

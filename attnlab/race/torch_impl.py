@@ -193,15 +193,13 @@ class _RaceOnCPU(torch.autograd.Function):
 
         (B, T, H, _), V, S = q.shape, v.shape[-1], planes.shape[1] << planes.shape[2]
         out, den = v.new_empty(B, T, H, V), q.new_empty(B, T, H, 1) if causal and any(ctx.needs_input_grad) else None
-        if mass is None:
-            first = ()
-            mass, content = (torch.zeros(shape, dtype=torch.float64) for shape in ((B, H, S), (B, H, S, V)))
-        else:
-            first = (mass, content)
+        first = [] if mass is None else [mass, content]
+        if first:
             mass, content = (x.clone(memory_format=torch.contiguous_format) for x in first)
-        arrays = (x.numpy() for x in (q, k, v, planes, beta, mass, content, out))
-        kept = None if den is None else den.numpy()
-        cpu_kernels.forward(*arrays, causal=causal, threads=torch.get_num_threads(), den=kept)
+        else:
+            mass, content = (torch.zeros(shape, dtype=torch.float64) for shape in ((B, H, S), (B, H, S, V)))
+        arrays = (_numpy(x) for x in (q, k, v, planes, beta, mass, content, out))
+        cpu_kernels.forward(*arrays, causal=causal, threads=torch.get_num_threads(), den=_numpy(den))
         ctx.causal, ctx.carried = causal, bool(first)
         ctx.save_for_backward(q, k, v, planes, beta, *((out, den, *first) if causal else (mass, content)))
         ctx.set_materialize_grads(False)
@@ -229,8 +227,8 @@ class _GradientOnCPU(_Once):
             ]
         slopes = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         arrays = (_numpy(x) for x in (q, k, v, planes, beta, state or None, d_out, d_state, *slopes))
-        kept = {"out": _numpy(out), "den": _numpy(den)}
-        dbeta = cpu_kernels.backward(*arrays, causal=causal, threads=torch.get_num_threads(), **kept)
+        options = {"causal": causal, "threads": torch.get_num_threads(), "out": _numpy(out), "den": _numpy(den)}
+        dbeta = cpu_kernels.backward(*arrays, **options)
         d_first = d_state if d_state and carried_in else (None, None)
         return *slopes, None, torch.from_numpy(dbeta).to(beta), *d_first, None
 
