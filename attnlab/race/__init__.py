@@ -4,7 +4,10 @@ Paper: RACE Attention: A Strictly Linear-Time Attention Layer for Training on Ou
 arXiv:2510.04008v5 (18 April 2026).
 
 Where what stands:
-    Algorithms 1 and 2, pp. 5 and 27    reference.py, numba_impl.py (fast, readable), torch_impl.py (with gradients)
+    Algorithms 1 and 2, pp. 5 and 27    reference.py, numba_plain.py (loops to read), numba_impl.py, torch_impl.py (with
+                                        gradients), triton_impl.py; cpu_kernels.py is what the first two run on a CPU
+    more tokens than memory holds       streaming.py, sequence_parallel.py (several machines)
+    the operators it is compared with   comparisons.py
     Eqs. 3-4, p. 6: angular attention   reference.angular_attention
     Theorem 2, p. 8; Lemma 10, p. 24    theory.py (exact bias and variance, failure regions), claims.py (all statements)
     dials, planes, toy tokens           params.py

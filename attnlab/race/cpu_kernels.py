@@ -5,6 +5,7 @@ LADDER
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import accumulate, pairwise
 from itertools import product as every
 from typing import NamedTuple
@@ -864,16 +865,16 @@ class _Job:
     def run(self):
         """All blocks, from the first to the last, or back where the kernel walks back; the gradient of beta."""
         z, dbeta = self.z, np.zeros(self.z.H)
-        masses, contents, desk = (z.H, _up(z.S)), (z.H, z.S, z.row), _desk_sizes(z)
-        shapes = [contents, (*masses, LANES), (z.H, LANES), masses, contents if self.follows else (0,), contents]
-        starts = list(accumulate((n + -n % LINE for n in (*desk, *map(math.prod, shapes))), initial=0))
-        memory = aligned(starts[-1])
+        size, places, shapes = _layout(z, self.follows)
+        memory = aligned(size)
         first = _address(memory)
-        at = [first + 4 * start for start in starts[:-1]]
-        d, bank = Desk(*at[: len(desk)]), Bank(*at[len(desk) :])
-        memory[starts[len(desk) - 1]] = 1  # the last on the desk
-        views = zip(starts[len(desk) :], shapes, strict=False)
-        part, lanes, twist, mass, base, now = (memory[a : a + math.prod(shape)].reshape(shape) for a, shape in views)
+        at = [first + 4 * start for start, _ in places]
+        d, bank = Desk(*at[: -len(shapes)]), Bank(*at[-len(shapes) :])
+        part, lanes, twist, mass, base, now = (
+            memory[start:stop].reshape(shape)
+            for (start, stop), shape in zip(places[-len(shapes) :], shapes, strict=True)
+        )
+        memory[(d.one - first) // 4] = 1
         if not self.follows:
             bank = bank._replace(base=bank.now)
 
@@ -935,13 +936,19 @@ def _heads(z, planes, beta):
     return project, rows, (-2 / math.log(2) * beta).astype(np.float32), (2 * beta).astype(np.float32)
 
 
-def _desk_sizes(z):
-    """How many numbers each place of the desk takes."""
+@cache
+def _layout(z, follows):
+    """(numbers in all, where each place of the desk and of the bank starts and stops, the shapes of the bank's)."""
     T, bits = z.tile, _up(z.L * z.P) * z.tile
-    return Desk(
+    desk = Desk(
         *(T * z.key, (T + 1) * z.projections, bits, bits, bits, z.S * T, z.S * T, T * z.row, T * z.row, T * z.row),
         *(z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), max(T, z.key, z.row), 1),
     )
+    masses, contents = (z.H, _up(z.S)), (z.H, z.S, z.row)
+    bank = Bank(contents, (*masses, LANES), (z.H, LANES), masses, contents if follows else (0,), contents)
+    sizes = [*desk, *map(math.prod, bank)]
+    starts = list(accumulate((n + -n % LINE for n in sizes), initial=0))
+    return starts[-1], [(start, start + n) for start, n in zip(starts, sizes, strict=False)], bank
 
 
 def _address(x):
