@@ -299,31 +299,25 @@ LINE = 16  # float32 numbers in a cache line
 
 
 def _product(rows: int, vectors: int) -> Any:
-    """A product small enough for C to stay in registers, [rows, 8 vectors]. The first iterations also ask for a line
-    each, `units` times `asks` of them: asking in bursts gained nothing. `base` and `total` are counted from C.
+    """A product small enough for C to stay in registers, [rows, 8 vectors]. Each iteration also asks for a line, down
+    columns of 2^shift lines: asking in bursts gained nothing, and a loop that asks beside one that does not costs a
+    wrong guess of the core each time. `base` and `total` are counted from C.
     """
 
     @piece
-    def product(w, a, ar, an, b, bn, c, cr, n, add, base, total, line, step, asks, units, stride):
+    def product(w, a, ar, an, b, bn, c, cr, n, add, base, total, line, down, right, shift):
         places = [w.at(c, (r, cr), LANES * x) for r in range(rows) for x in range(vectors)]
         keep = w.b.icmp_signed("!=", add, w.integer(0))
         start = [w.b.select(keep, w.load(place), w.number(0)) for place in places]
+        mask = w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
 
         def term(i, sums):
-            right = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
-            left = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
-            return [w.fma(left[j // vectors], right[j % vectors], x) for j, x in enumerate(sums)]
+            w.prefetch(w.at(line, (w.b.and_(i, mask), down), (w.b.lshr(i, shift), right)))
+            row = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
+            column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
+            return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
 
-        def unit(u, sums):
-            def asking(i, sums):
-                w.prefetch(w.at(line, (u, stride), (i, step)))
-                return term(w.b.add(w.b.mul(u, asks), i), sums)
-
-            return w.loop(asks, asking, sums)
-
-        asked = w.b.mul(units, asks)
-        sums = w.loop(units, unit, start)
-        sums = w.loop(w.b.sub(n, asked), lambda i, sums: term(w.b.add(i, asked), sums), sums)
+        sums = w.loop(n, term, start)
         for x, place in zip(sums, places, strict=True):
             w.store(x, place)
         with w.b.if_then(w.b.icmp_signed("!=", total, w.integer(0))):
@@ -362,67 +356,59 @@ def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, into, first, second):
     blocks = (columns - 8) // 16 if columns % 16 == 8 and columns > 8 else (columns + 15) // 16
     calls = max(1, blocks * ((rows + 5) // 6))
     # a call asks for a line an iteration: down columns of lines, or along rows where there are too few iterations
-    down = n >= first.rows and n >= second.rows
-    ours, theirs = (first.lines, second.lines) if down else (first.rows, second.rows)
-    asked, call, x = 0, 0, 0
+    tall = n >= first.rows and n >= second.rows
+    ours, theirs = (first.lines, second.lines) if tall else (first.rows, second.rows)
+    shift, asked, call, x = 0, 0, 0, 0
+    while 1 << shift < (max(first.rows, second.rows) if tall else max(first.lines, second.lines)):
+        shift += 1
     while x < columns:
         left = columns - x
         width = 24 if left == 24 else min(16, left)
         r = 0
         while r < rows:
             call += 1
-            line, step, asks, stride = c, 0, 1, 0
-            units = (call * (ours + theirs) + calls - 1) // calls - asked  # due by the end of this call
-            if units > 0 and asked < ours + theirs:
+            line, down, right = c, 0, 0
+            due = (call * (ours + theirs) + calls - 1) // calls  # units by the end of this call
+            if asked < due and asked < ours + theirs:
                 ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
-                if down:
-                    line, step, asks, stride = ahead.at + 4 * LINE * unit, ahead.stride, ahead.rows, LINE
-                else:
-                    line, step, asks, stride = (
-                        ahead.at + 4 * ahead.stride * unit,
-                        LINE,
-                        min(n, ahead.lines),
-                        ahead.stride,
-                    )
-                units = max(0, min(units, n // max(1, asks), end - unit))
-                asked += units
-            else:
-                units = 0
+                down, right = (ahead.stride, LINE) if tall else (LINE, ahead.stride)
+                line = ahead.at + 4 * right * unit
+                asked += min(max(1, n >> shift), end - unit)
             more = rows - r
             ai, bi, ci = a + 4 * r * ar, b + 4 * x, c + 4 * (r * cr + x)
             if width == 24:
                 if more >= 4:
-                    _4x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _4x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 4
                 elif more >= 2:
-                    _2x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _2x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 2
                 else:
-                    _1x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _1x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 1
             elif width == 16:
                 if more >= 6 and more != 8:
-                    _6x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _6x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 6
                 elif more >= 4:
-                    _4x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _4x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 4
                 elif more >= 2:
-                    _2x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _2x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 2
                 else:
-                    _1x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                    _1x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                     r += 1
             elif more >= 6:
-                _6x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                _6x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                 r += 6
             elif more >= 4:
-                _4x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                _4x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                 r += 4
             elif more >= 2:
-                _2x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                _2x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                 r += 2
             else:
-                _1x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, step, asks, units, stride)
+                _1x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
                 r += 1
         x += width
