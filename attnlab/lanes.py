@@ -22,20 +22,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    *("ADDED", "AHEAD", "FRESH", "INT", "LANES", "LINE", "NOTHING"),
-    *(
-        "Ahead",
-        "Into",
-        "Lanes",
-        "aligned",
-        "compiled",
-        "compiled_once",
-        "flip",
-        "multiply",
-        "piece",
-        "scaled",
-        "streamed",
-    ),
+    *("AHEAD", "INT", "LANES", "LINE", "NOTHING", "Ahead", "Lanes", "aligned"),
+    *("compiled", "compiled_once", "flip", "inlined", "multiply", "piece", "scaled", "streamed"),
 ]
 
 LANES = 8
@@ -62,6 +50,7 @@ EXP2 = (
 # the lock is released, for the kernels run in Python's threads
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 compiled = njit(**OPTIONS)
+inlined = njit(forceinline=True, **OPTIONS)  # steps of a kernel, whose many arguments would take time to hand over
 
 
 def aligned(*shape: int, fill: bool = True) -> np.ndarray:
@@ -189,7 +178,22 @@ class Lanes:
             ]
         return rows[0]
 
-    # -- loops --
+    # -- branches and loops --
+
+    def either(self, flag: Any, then: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+        """`then()` where the int64 `flag` is not 0, else what `otherwise` holds."""
+        b, before = self.b, self.b.block
+        yes, done = b.append_basic_block("then"), b.append_basic_block("done")
+        b.cbranch(b.icmp_signed("!=", flag, self.integer(0)), yes, done)
+        b.position_at_end(yes)
+        values, end = then(), b.block
+        b.branch(done)
+        b.position_at_end(done)
+        results = [b.phi(x.type) for x in values]
+        for phi, x, other in zip(results, values, otherwise, strict=True):
+            phi.add_incoming(other, before)
+            phi.add_incoming(x, end)
+        return results
 
     def loop(self, count: Any, body: Callable, carried: tuple[Any, ...] | list[Any] = (), step: int = 1) -> list[Any]:
         """`carried = body(i, carried)` for i in range(0, count, step), values kept in registers; the last of them."""
@@ -284,45 +288,47 @@ class Ahead(NamedTuple):
     lines: int
 
 
-class Into(NamedTuple):
-    """What becomes of a product: it is added to what was there, where `add`; and where `total` is an address, that gets
-    base + C on the way, both of C's layout.
-    """
-
-    add: int
-    base: int
-    total: int
-
-
-NOTHING, FRESH, ADDED = Ahead(0, 0, 0, 0), Into(0, 0, 0), Into(1, 0, 0)
+NOTHING = Ahead(0, 0, 0, 0)
 LINE = 16  # float32 numbers in a cache line
 
 
 def _product(rows: int, vectors: int) -> Any:
-    """A product small enough for C to stay in registers, [rows, 8 vectors]. Each iteration also asks for a line, down
-    columns of 2^shift lines: asking in bursts gained nothing, and a loop that asks beside one that does not costs a
-    wrong guess of the core each time. `base` and `total` are counted from C.
+    """`count` products, one below the other, each small enough for C to stay in registers, [rows, 8 vectors].
+
+    In each of the first `asks` of them every iteration also asks for a line, `down` numbers from the last, and the next
+    product begins `right` further: asking in bursts gained nothing, and a loop that asks beside one that does not costs
+    a wrong guess of the core each time. With three vectors there is time for several columns of 2^shift lines.
     """
 
     @piece
-    def product(w, a, ar, an, b, bn, c, cr, n, add, base, total, line, down, right, shift):
-        places = [w.at(c, (r, cr), LANES * x) for r in range(rows) for x in range(vectors)]
-        keep = w.b.icmp_signed("!=", add, w.integer(0))
-        start = [w.b.select(keep, w.load(place), w.number(0)) for place in places]
-        mask = w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
+    def product(w, a, ar, an, b, bn, c, cr, n, add, count, line, down, right, shift, asks):
+        bd, mask = w.b, w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
 
-        def term(i, sums):
-            w.prefetch(w.at(line, (w.b.and_(i, mask), down), (w.b.lshr(i, shift), right)))
-            row = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
-            column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
-            return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
+        def one(u, _):
+            above = bd.mul(u, w.integer(rows))
+            left = [w.at(a, (bd.add(above, w.integer(r)), ar)) for r in range(rows)]
+            places = [
+                w.at(c, (bd.add(above, w.integer(r)), cr), LANES * x) for r in range(rows) for x in range(vectors)
+            ]
+            asking = bd.icmp_signed("<", u, asks)
+            here = bd.select(asking, w.at(line, (u, right)), places[0])
+            step = bd.select(asking, down, w.integer(0))
+            across = bd.select(asking, w.integer(LINE) if vectors == 3 else w.integer(0), w.integer(0))
 
-        sums = w.loop(n, term, start)
-        for x, place in zip(sums, places, strict=True):
-            w.store(x, place)
-        with w.b.if_then(w.b.icmp_signed("!=", total, w.integer(0))):
-            for x, place in zip(sums, places, strict=True):
-                w.store(w.b.fadd(w.load(w.b.add(place, base)), x), w.b.add(place, total))
+            def term(i, sums):
+                if vectors == 3:
+                    w.prefetch(w.at(here, (bd.and_(i, mask), step), (bd.lshr(i, shift), across)))
+                else:
+                    w.prefetch(w.at(here, (i, step)))
+                row = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
+                column = [w.spread(w.at(x, (i, an))) for x in left]
+                return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
+
+            start = w.either(add, lambda: [w.load(place) for place in places], [w.number(0)] * len(places))
+            for x, place in zip(w.loop(n, term, start), places, strict=True):
+                w.store(x, place)
+
+        w.loop(count, one)
 
     return product
 
@@ -337,78 +343,63 @@ def compiled_once(*kinds: Any) -> Any:
     return njit([kinds], **OPTIONS)
 
 
-def _numbers(kind: Any) -> Any:
-    return types.NamedUniTuple(types.int64, len(kind._fields), kind)
+INT, AHEAD = types.int64, types.NamedUniTuple(types.int64, len(Ahead._fields), Ahead)
 
 
-INT, AHEAD, INTO = types.int64, _numbers(Ahead), _numbers(Into)
-
-
-@compiled_once(*[INT] * 10, INTO, AHEAD, AHEAD)
-def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, into, first, second):
-    """C [rows, columns] = A [rows, n] B [n, columns]; columns a multiple of 8, B and C dense along them.
+@compiled_once(*[INT] * 11, AHEAD, AHEAD)
+def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, add, first, second):
+    """C [rows, columns] = A [rows, n] B [n, columns], or, where `add`, C += A B; columns a multiple of 8, B and C dense
+    along them.
 
     `ar`, `an`: strides of A; `bn`, `cr`: of the rows of B and C. On the way `first` and then `second` are asked for.
     """
-    add, base, total = into.add, into.base - c, into.total - c
-    if not into.total:
-        total = 0
-    blocks = (columns - 8) // 16 if columns % 16 == 8 and columns > 8 else (columns + 15) // 16
-    calls = max(1, blocks * ((rows + 5) // 6))
-    # a call asks for a line an iteration: down columns of lines, or along rows where there are too few iterations
+    three = columns == 3 * LANES
+    panels = 1 if three else (columns + 15) // 16
+    # down columns of lines, or along rows where a product has too few iterations for a column
     tall = n >= first.rows and n >= second.rows
     ours, theirs = (first.lines, second.lines) if tall else (first.rows, second.rows)
-    shift, asked, call, x = 0, 0, 0, 0
-    while 1 << shift < (max(first.rows, second.rows) if tall else max(first.lines, second.lines)):
-        shift += 1
-    while x < columns:
-        left = columns - x
-        width = 24 if left == 24 else min(16, left)
-        r = 0
-        while r < rows:
-            call += 1
-            line, down, right = c, 0, 0
-            due = (call * (ours + theirs) + calls - 1) // calls  # units by the end of this call
-            if asked < due and asked < ours + theirs:
-                ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
-                down, right = (ahead.stride, LINE) if tall else (LINE, ahead.stride)
-                line = ahead.at + 4 * right * unit
-                asked += min(max(1, n >> shift), end - unit)
-            more = rows - r
-            ai, bi, ci = a + 4 * r * ar, b + 4 * x, c + 4 * (r * cr + x)
-            if width == 24:
-                if more >= 4:
-                    _4x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 4
-                elif more >= 2:
-                    _2x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 2
-                else:
-                    _1x3(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 1
-            elif width == 16:
-                if more >= 6 and more != 8:
-                    _6x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 6
-                elif more >= 4:
-                    _4x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 4
-                elif more >= 2:
-                    _2x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 2
-                else:
-                    _1x2(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                    r += 1
-            elif more >= 6:
-                _6x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                r += 6
-            elif more >= 4:
-                _4x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                r += 4
-            elif more >= 2:
-                _2x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                r += 2
-            else:
-                _1x1(ai, ar, an, bi, bn, ci, cr, n, add, base, total, line, down, right, shift)
-                r += 1
-        x += width
+    shift, each = 0, 1  # each product asks for so many units
+    if three:
+        while 1 << shift < (max(first.rows, second.rows) if tall else max(first.lines, second.lines)):
+            shift += 1
+        each = max(1, n >> shift) if tall else 1
+    # rows in sixes as far as it goes, the rest in fours, twos and ones; three vectors leave room for fours
+    sixes = 0 if three else rows // 6 - (rows % 6 == 2 and rows > 2)
+    fours = (rows - 6 * sixes) // 4
+    twos = (rows - 6 * sixes - 4 * fours) // 2
+    ones = rows % 2
+    asked, x = 0, 0
+    for panel in range(panels):
+        line, down, right, asks = c, 0, 0, 0
+        due = ((panel + 1) * (ours + theirs) + panels - 1) // panels - asked
+        if due > 0:
+            ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
+            down, right = (ahead.stride, LINE) if tall else (LINE, ahead.stride)
+            line = ahead.at + 4 * right * unit
+            right *= each
+            due = min(due, end - unit)
+            asks = min((due + each - 1) // each, max(sixes, fours))
+            asked += min(asks * each, due)
+        six, four = (asks, 0) if sixes else (0, asks)
+        bx, cx, r = b + 4 * x, c + 4 * x, 6 * sixes
+        if three:
+            _4x3(a, ar, an, bx, bn, cx, cr, n, add, fours, line, down, right, shift, four)
+            r = 4 * fours
+            _2x3(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
+            r += 2 * twos
+            _1x3(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
+        elif columns - x >= 16:
+            _6x2(a, ar, an, bx, bn, cx, cr, n, add, sixes, line, down, right, shift, six)
+            _4x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, fours, line, down, right, shift, four)
+            r += 4 * fours
+            _2x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
+            r += 2 * twos
+            _1x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
+        else:
+            _6x1(a, ar, an, bx, bn, cx, cr, n, add, sixes, line, down, right, shift, six)
+            _4x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, fours, line, down, right, shift, four)
+            r += 4 * fours
+            _2x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
+            r += 2 * twos
+            _1x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
+        x += 24 if three else 16

@@ -1,6 +1,34 @@
 """RACE on a CPU at the machine's limit: forward and gradient in float32, for `numba_impl` and `torch_impl`.
 
-LADDER
+What it changes from the reference:
+    sigmoid features   phi of P bits is phi of P - 1 bits times sigmoid(+-2 beta u_P) (p. 22), so that P exponentials a
+                       table take the place of 2^P; it covers 2 beta P <= 80, where float32 holds all products
+    order of sums      tiles of 24 or 48 tokens; blocks of 4,080 tokens are summed in float32 and added up in float64
+    causal             a tile reads the state before it, and its own tokens through a masked 24 x 24 product
+    gradient           makes the features again; two sweeps, dq forward and dk, dv backward. Nothing is subtracted from a
+                       total, which would round small prefixes away. Non-causal it needs neither the output nor its
+                       denominators: delta = dO . O is sum_r w_r dphi_r. Causal it keeps both, 4 bytes more a token
+
+The ladder, in ns a token-head at width 128 with 4 heads and 65,536 tokens on one core of an EPYC whose own product
+(sgemm) makes 90 to 97 GF/s and whose copy moves 27 to 30 GB/s; (P, L) = (4, 4), or (2, 2) where it says so. A later
+step was measured with all earlier ones in, on another day than some of them.
+    2,240              plain loops (`numba_plain.py`, with chunks)
+      -717 of it       tanh by a quotient of polynomials and 2^x by one, in place of libm's; features stay in registers
+       604             products with C in registers, 6 rows by 16 columns: 0.71 of sgemm
+       525             one line of memory asked for in each iteration of a product: 0.82. The same lines asked for in
+                       bursts between products: no gain
+       478             v copied to a dense tile, as rows 2 KB apart share a few places of the first cache: 0.87
+       470             the loop over heads inside that over tiles, as arrays lie in memory: 0.9 and more; at (2, 2),
+                       where memory decides, 145 -> 113
+       (2, 2)          tiles of 24 tokens in place of 48: -10 %. Asking into the third cache: 0.38 of copy in place of
+                       0.6. Outputs through the cache: worse by the read of every line; new pages for them: +60 %
+       265 -> 159      of a causal tile's sum: rows of the state 576 bytes apart, not 512
+       -40             of a causal tile: the read adds what stood before the block and the block so far as it loads them,
+                       in place of a pass that stores their sum. Storing it from inside the product: +54
+       130 -> 120      (2, 2): steps inlined, whose forty arguments took time to hand over; products loop over rows
+                       themselves; the output goes to its place out of the product, scaled
+    did not help       tiles of 96; rows outermost in products; 48 tokens a causal tile (its own product doubles); one
+                       loop that asks for lines beside one that does not (a wrong guess of the core each time)
 """
 
 import math
@@ -13,19 +41,17 @@ from typing import NamedTuple
 import numpy as np
 
 from attnlab.lanes import (
-    ADDED,
     AHEAD,
-    FRESH,
     INT,
     LANES,
     LINE,
     NOTHING,
     Ahead,
-    Into,
     aligned,
     compiled,
     compiled_once,
     flip,
+    inlined,
     multiply,
     piece,
     scaled,
@@ -110,8 +136,8 @@ class Bank(NamedTuple):
     lanes: int  # [H, S rounded up, 8]: mass summed, by lane
     twist: int  # [H, 8]: gradient of beta summed, by lane
     base_mass: int  # [H, S rounded up]: mass before the block
-    base: int  # [H, S, row]: content before the block
-    now: int  # [H, S, row]: content that is read; the same, or where causal base + part
+    base: int  # [H, S, row]: content before the block, which is read
+    now: int  # [H, S, row]: base + part, in the gradient where causal
 
 
 # -- pieces: a tile of features lies as [S, tile], so that a bucket is a row and eight tokens are a vector --
@@ -392,42 +418,60 @@ def _row_sums(w, x, n, out):
     w.store(w.b.fadd(w.load(out), w.sums(sums)), out)
 
 
-def _read_two(rows, vectors):
+def _reading(vectors, own):
     @piece
-    def read(w, phi, tile, content, row, S, scores, v, n, out, line, step, asks):
-        """out [rows, 8 vectors] = phi^T content + scores v: the state before the tile, then n tokens of the tile."""
-        zero = [w.number(0)] * (rows * vectors)
+    def read(w, phi, tile, content, part, row, S, scores, v, n, factors, out, out_row, past_cache, line, down, mask):
+        """out [6, 8 vectors] = factors phi^T content. Where `own`, the content is content + part, and the tile's own n
+        tokens come to it, scores v: two loads and a sum in place of one load, which a core does beside its products.
+        Each iteration over the state asks for a line.
+        """
 
-        def products(i, sums, a, across, along, b):
-            right = [w.load(w.at(b, (i, row), LANES * x)) for x in range(vectors)]
-            left = [w.spread(w.at(a, (r, across), (i, along))) for r in range(rows)]
+        def products(i, sums, a, across, along, right):
+            left = [w.spread(w.at(a, (r, across), (i, along))) for r in range(6)]
             return [w.fma(left[j // vectors], right[j % vectors], x) for j, x in enumerate(sums)]
 
-        def asking(i, sums):
-            w.prefetch(w.at(line, (i, step)))
-            return products(i, sums, phi, 1, tile, content)
+        def vectors_of(b, i):
+            return [w.load(w.at(b, (i, row), LANES * x)) for x in range(vectors)]
 
-        sums = w.loop(asks, asking, zero)
-        sums = w.loop(w.b.sub(S, asks), lambda i, x: products(w.b.add(i, asks), x, phi, 1, tile, content), sums)
-        sums = w.loop(n, lambda i, x: products(i, x, scores, STEP, 1, v), sums)
-        for j, total in enumerate(sums):
-            w.store(total, w.at(out, (j // vectors, row), LANES * (j % vectors)))
+        def bucket(i, sums):
+            w.prefetch(w.at(line, (w.b.and_(i, mask), down)))
+            right = vectors_of(content, i)
+            if own:
+                right = [w.b.fadd(x, y) for x, y in zip(right, vectors_of(part, i), strict=True)]
+            return products(i, sums, phi, 1, tile, right)
+
+        sums = w.loop(S, bucket, [w.number(0)] * (6 * vectors))
+        if own:
+            sums = w.loop(n, lambda i, sums: products(i, sums, scores, tile, 1, vectors_of(v, i)), sums)
+        scales = [w.spread(w.at(factors, r)) for r in range(6)]
+        with w.b.if_else(w.b.icmp_signed("!=", past_cache, w.integer(0))) as branches:
+            for past, branch in zip((True, False), branches, strict=True):
+                with branch:
+                    for j, x in enumerate(sums):
+                        place = w.at(out, (j // vectors, out_row), LANES * (j % vectors))
+                        w.store(w.b.fmul(x, scales[j // vectors]), place, past)
 
     return read
 
 
-_read_6x2, _read_6x1 = _read_two(6, 2), _read_two(6, 1)
+_read_6x2, _read_6x1, _read_own_6x2, _read_own_6x1 = (_reading(n, own) for own in (False, True) for n in (2, 1))
+
+
+@piece
+def _plus(w, x, y, out, n):
+    """out = x + y; n a multiple of 8."""
+    w.loop(n, lambda i, _: w.store(w.b.fadd(w.load(w.at(x, i)), w.load(w.at(y, i))), w.at(out, i)), step=LANES)
 
 
 # -- steps: what a kernel does with one tile of one head --
 
 
-@compiled
+@inlined
 def _place(x, t, h):
     return x.at + 4 * (t * x.token + h * x.head)
 
 
-@compiled
+@inlined
 def _next(x, t, h, z, width, step):
     """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens."""
     h += 1
@@ -436,7 +480,7 @@ def _next(x, t, h, z, width, step):
     return Ahead(_place(x, t, h), x.token, z.tile, (width + LINE - 1) // LINE)
 
 
-@compiled
+@inlined
 def _take(x, t, h, live, z, width, padded, d, desk):
     """Copy a tile of rows to the desk, [tile, padded]. The copy lies in one piece, as rows 2 KB apart would share a few
     places of the first cache; what lies beyond the last token is 0.
@@ -448,7 +492,7 @@ def _take(x, t, h, live, z, width, padded, d, desk):
         scaled(d.zeros, d.one, desk + 4 * i * padded, padded)
 
 
-@compiled
+@inlined
 def _look(x, t, h, live, z, d):
     """Where a tile of q or k is, and its stride: in place, or on the desk if it is ragged."""
     if live == z.tile:
@@ -457,7 +501,7 @@ def _look(x, t, h, live, z, d):
     return d.x, z.key
 
 
-@compiled
+@inlined
 def _put(desk, padded, factors, step, x, t, h, live, width, z):
     """A tile from the desk to where it belongs, row i times the number at factors + i step."""
     at = _place(x, t, h)
@@ -469,7 +513,7 @@ def _put(desk, padded, factors, step, x, t, h, live, width, z):
             scaled(row, factor, to, width)
 
 
-@compiled
+@inlined
 def _features(x, row, z, p, h, d, phi, live):
     """phi [S, tile], and what its gradient needs; 0 beyond `live` tokens."""
     T, LP, R = z.tile, z.L * z.P, 1 << z.P
@@ -479,7 +523,7 @@ def _features(x, row, z, p, h, d, phi, live):
         for t in range(0, T, 2):
             _dots(x + 4 * t * row, row, planes, z.K, d.y + 4 * t * z.projections, z.projections)
     else:
-        multiply(x, row, 1, T, planes, z.projections, z.projections, d.y, z.projections, z.K, FRESH, NOTHING, NOTHING)
+        multiply(x, row, 1, T, planes, z.projections, z.projections, d.y, z.projections, z.K, 0, NOTHING, NOTHING)
     for t in range(0, T, 8):
         first = 0
         while first < LP:
@@ -498,7 +542,7 @@ def _features(x, row, z, p, h, d, phi, live):
             scaled(d.zeros, d.one, phi + 4 * (s * T + live), T - live)
 
 
-@compiled
+@inlined
 def _through_features(z, p, h, bank, d):
     """Into d.x [tile, key]: the gradient of x from slope = phi dphi; the gradient of beta into the bank."""
     T, R, dbeta, twice = z.tile, 1 << z.P, bank.twist + 4 * h * LANES, p.twice + 4 * h
@@ -508,10 +552,10 @@ def _through_features(z, p, h, bank, d):
             slope = d.slope + 4 * (table * R * T + t)
             _halve(slope, T, d.on + at, d.off + at, d.u + at, d.dy + at, z.P, dbeta, twice)
     rows = p.rows + 4 * h * z.L * z.P * z.key
-    multiply(d.dy, 1, T, T, rows, z.key, z.key, d.x, z.key, z.L * z.P, FRESH, NOTHING, NOTHING)
+    multiply(d.dy, 1, T, T, rows, z.key, z.key, d.x, z.key, z.L * z.P, 0, NOTHING, NOTHING)
 
 
-@compiled
+@inlined
 def _turn(x, z, out):
     """x [tile, V] as out [V, tile]."""
     for t in range(0, z.tile, 8):
@@ -525,64 +569,81 @@ def _meeting(a, ar, an, b, n, c, later, first):
         x = r if later else 0
         columns = STEP - r if later else r + 8
         ask = first if r == 0 else NOTHING
-        multiply(
-            a + 4 * r * ar, ar, an, 8, b + 4 * x, STEP, columns, c + 4 * (r * STEP + x), STEP, n, FRESH, ask, NOTHING
-        )
+        multiply(a + 4 * r * ar, ar, an, 8, b + 4 * x, STEP, columns, c + 4 * (r * STEP + x), STEP, n, 0, ask, NOTHING)
 
 
-@compiled
-def _read_tile(z, d, content, ahead):
-    """d.o [24, value] = phi^T content + meet v, for the queries of one causal tile."""
-    call = 0
+@inlined
+def _read_tile(o, t, h, live, z, d, bank, own, ahead):
+    """o = den phi^T content for the queries of a tile, where den is one over the denominators. Where `own`, the content
+    is that of before the block and of the block so far, and each query reads its tile up to itself, meet v.
+
+    A whole tile goes straight to its place, past the cache; any other over the desk.
+    """
+    T, at = z.tile, 4 * h * z.S * z.row
+    direct = live == T and z.past_cache and z.V % 16 == 0
+    to, row = (_place(o, t, h), o.token) if direct else (d.o, z.row)
+    units, mask, call = ahead.lines if z.S >= T else T, 31 if T < 32 else 63, 0
     for x in range(0, z.value, 16):
-        for r in range(0, STEP, 6):
-            line, step, asks = content, 0, 0
-            if z.S >= ahead.rows and call < ahead.lines:
-                line, step, asks = ahead.at + 4 * LINE * call, ahead.stride, ahead.rows
-            elif z.S < ahead.rows and call < ahead.rows:
-                line, step, asks = ahead.at + 4 * ahead.stride * call, LINE, min(z.S, ahead.lines)
+        content, part, v = bank.base + at + 4 * x, bank.part + at + 4 * x, d.v + 4 * x
+        for r in range(0, T, 6):
+            line, down = content, 0
+            if call < units:
+                down, right = (ahead.stride, LINE) if z.S >= T else (LINE, ahead.stride)
+                line = ahead.at + 4 * right * call
             call += 1
-            phi, scores, to = d.phi + 4 * r, d.meet + 4 * r * STEP, d.o + 4 * (r * z.row + x)
-            if x + 16 <= z.value:
-                _read_6x2(phi, STEP, content + 4 * x, z.row, z.S, scores, d.v + 4 * x, r + 6, to, line, step, asks)
+            phi, scores, den, out, n = d.phi + 4 * r, d.meet + 4 * r * T, d.den + 4 * r, to + 4 * (r * row + x), r + 6
+            if own and x + 16 <= z.value:
+                _read_own_6x2(phi, T, content, part, z.row, z.S, scores, v, n, den, out, row, direct, line, down, mask)
+            elif own:
+                _read_own_6x1(phi, T, content, part, z.row, z.S, scores, v, n, den, out, row, direct, line, down, mask)
+            elif x + 16 <= z.value:
+                _read_6x2(phi, T, content, part, z.row, z.S, scores, v, n, den, out, row, direct, line, down, mask)
             else:
-                _read_6x1(phi, STEP, content + 4 * x, z.row, z.S, scores, d.v + 4 * x, r + 6, to, line, step, asks)
+                _read_6x1(phi, T, content, part, z.row, z.S, scores, v, n, den, out, row, direct, line, down, mask)
+    if not direct:
+        _put(d.o, z.row, d.one, 0, o, t, h, live, z.V, z)
 
 
-@compiled
+@inlined
 def _phi(x, t, h, live, z, p, d, phi, kept):
     """Features of a tile of q or k, 0 beyond `kept` tokens."""
     at, row = _look(x, t, h, live, z, d)
     _features(at, row, z, p, h, d, phi, kept)
 
 
-@compiled
+@inlined
 def _lanes(z, h, bank):
     return bank.lanes + 4 * h * (z.S + -z.S % LANES) * LANES
 
 
-@compiled
+@inlined
 def _state(z, h, bank):
-    """Where the mass and the content are that are read."""
-    return bank.base_mass + 4 * h * (z.S + -z.S % LANES), bank.now + 4 * h * z.S * z.row
+    """Where the mass and the content before the block are."""
+    return bank.base_mass + 4 * h * (z.S + -z.S % LANES), bank.base + 4 * h * z.S * z.row
 
 
-@compiled
+@inlined
 def _gathered(z, h, phi, v, bank, first, second):
-    """part += phi v, the content of a tile's tokens; and what the next causal tile reads, now = base + part."""
-    at = 4 * h * z.S * z.row
-    into = Into(1, bank.base + at, bank.now + at) if bank.base != bank.now else ADDED
-    multiply(phi, z.tile, 1, z.S, v, z.row, z.value, bank.part + at, z.row, z.tile, into, first, second)
+    """part += phi v, the content of a tile's tokens."""
+    to = bank.part + 4 * h * z.S * z.row
+    multiply(phi, z.tile, 1, z.S, v, z.row, z.value, to, z.row, z.tile, 1, first, second)
 
 
-@compiled
+@inlined
 def _mass_now(z, h, bank, d):
     """The mass that a causal tile reads: before the block, and of the block so far."""
     mass, _ = _state(z, h, bank)
     _fold(mass, _lanes(z, h, bank), d.mass, z.S + -z.S % LANES)
 
 
-@compiled
+@inlined
+def _content_now(z, h, bank):
+    """The content that the next tile of a causal gradient meets, now = base + part."""
+    at = 4 * h * z.S * z.row
+    _plus(bank.base + at, bank.part + at, bank.now + at, z.S * z.row)
+
+
+@inlined
 def _reader(g, o, den, t, h, live, z, d):
     """dO, delta = dO . O, and one over the denominator of a tile's queries."""
     _take(g, t, h, live, z, z.V, z.row, d, d.g)
@@ -616,13 +677,11 @@ def _read(q, o, n, z, p, bank, d):
     for t in range(0, n, T):
         live = min(T, n - t)
         for h in range(z.H):
-            mass, content = _state(z, h, bank)
+            mass, _ = _state(z, h, bank)
             _phi(q, t, h, live, z, p, d, d.phi, T)
             _weigh(d.phi, T, mass, z.S, d.den)
             _inverse(d.den, T)
-            ask = _next(q, t, h, z, z.K, T)
-            multiply(d.phi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, ask, NOTHING)
-            _put(d.o, z.row, d.den, 1, o, t, h, live, z.V, z)
+            _read_tile(o, t, h, live, z, d, bank, False, _next(q, t, h, z, z.K, T))
 
 
 @compiled
@@ -634,7 +693,6 @@ def _causal(q, k, v, o, den, n, z, p, bank, d):
     for t in range(0, n, T):
         live = min(T, n - t)
         for h in range(z.H):
-            _, content = _state(z, h, bank)
             _phi(k, t, h, live, z, p, d, d.psi, live)
             _phi(q, t, h, live, z, p, d, d.phi, T)
             _take(v, t, h, live, z, z.V, z.row, d, d.v)
@@ -647,8 +705,7 @@ def _causal(q, k, v, o, den, n, z, p, bank, d):
             if den.at:
                 _put(d.den, 1, d.one, 0, den, t, h, live, 1, z)
             _inverse(d.den, T)
-            _read_tile(z, d, content, _next(q, t, h, z, z.K, T))
-            _put(d.o, z.row, d.den, 1, o, t, h, live, z.V, z)
+            _read_tile(o, t, h, live, z, d, bank, True, _next(q, t, h, z, z.K, T))
             _gather(d.psi, T, z.S, _lanes(z, h, bank))
             _gathered(z, h, d.psi, d.v, bank, _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T))
 
@@ -665,7 +722,7 @@ def _read_slope(q, g, dq, n, z, p, bank, d):
             _take(g, t, h, live, z, z.V, z.row, d, d.g)
             _turn(d.g, z, d.turned)
             ask = _next(q, t, h, z, z.K, T)
-            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, ask, NOTHING)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, ask, NOTHING)
             _weigh(d.phi, T, mass, z.S, d.den)
             _meet(d.phi, d.slope, T, z.S, d.delta)
             _inverse(d.den, T)
@@ -690,9 +747,9 @@ def _write_slope(k, v, dk, dv, n, z, p, bank, d):
             _take(v, t, h, live, z, z.V, z.row, d, d.v)
             _turn(d.v, z, d.turned)
             keys, values = _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T)
-            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, NOTHING)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, NOTHING)
             _through_write(d.psi, d.slope, T, z.S, mass)
-            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, values, NOTHING)
+            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, 0, values, NOTHING)
             _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
             _through_features(z, p, h, bank, d)
             _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
@@ -705,17 +762,17 @@ def _query_slope(q, k, v, g, o, den, dq, n, z, p, bank, d):
     for t in range(0, n, T):
         live = min(T, n - t)
         for h in range(z.H):
-            _, content = _state(z, h, bank)
+            content = bank.now + 4 * h * z.S * z.row
             _phi(k, t, h, live, z, p, d, d.psi, live)
             _phi(q, t, h, live, z, p, d, d.phi, live)
             _take(v, t, h, live, z, z.V, z.row, d, d.v)
             _reader(g, o, den, t, h, live, z, d)
             _turn(d.g, z, d.turned)
             keys, queries, more = _next(k, t, h, z, z.K, T), _next(q, t, h, z, z.K, T), _next(g, t, h, z, z.V, T)
-            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, queries)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, queries)
             _meeting(d.v, z.row, 1, d.turned, z.V, d.meet, 1, more)
             _later(d.meet, d.delta)
-            multiply(d.psi, T, 1, z.S, d.meet, T, T, d.slope, T, T, ADDED, NOTHING, NOTHING)
+            multiply(d.psi, T, 1, z.S, d.meet, T, T, d.slope, T, T, 1, NOTHING, NOTHING)
             _mass_now(z, h, bank, d)
             _weighted(d.phi, d.den, T, z.S)
             _through_read(d.phi, d.slope, T, z.S, d.mass, d.delta)
@@ -723,6 +780,7 @@ def _query_slope(q, k, v, g, o, den, dq, n, z, p, bank, d):
             _put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z)
             _gather(d.psi, T, z.S, _lanes(z, h, bank))
             _gathered(z, h, d.psi, d.v, bank, _next(v, t, h, z, z.V, T), _next(o, t, h, z, z.V, T))
+            _content_now(z, h, bank)
 
 
 @compiled
@@ -734,7 +792,7 @@ def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
     for t in range((n - 1) // T * T, -1, -T):
         live = min(T, n - t)
         for h in range(z.H):
-            _, content = _state(z, h, bank)
+            content = bank.now + 4 * h * z.S * z.row
             _phi(q, t, h, live, z, p, d, d.phi, live)
             _phi(k, t, h, live, z, p, d, d.psi, live)
             _take(v, t, h, live, z, z.V, z.row, d, d.v)
@@ -743,23 +801,24 @@ def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
             _turn(d.v, z, d.turned)
             keys, queries = _next(k, t, h, z, z.K, -T), _next(q, t, h, z, z.K, -T)
             values, more = _next(v, t, h, z, z.V, -T), _next(g, t, h, z, z.V, -T)
-            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, FRESH, keys, queries)
+            multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, queries)
             _meeting(d.g, z.row, 1, d.turned, z.V, d.meet, 0, values)
             _earlier(d.meet, d.delta)
-            multiply(d.phi, T, 1, z.S, d.meet, T, T, d.slope, T, T, ADDED, NOTHING, NOTHING)
+            multiply(d.phi, T, 1, z.S, d.meet, T, T, d.slope, T, T, 1, NOTHING, NOTHING)
             _mass_now(z, h, bank, d)
             _through_write(d.psi, d.slope, T, z.S, d.mass)
             _through_features(z, p, h, bank, d)
             _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
-            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, FRESH, more, NOTHING)
+            multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, 0, more, NOTHING)
             _meeting(d.psi, 1, T, d.phi, z.S, d.meet, 1, NOTHING)
             _later(d.meet, d.zeros)
             for j in range(0, T, 6):  # what the queries of their own tile send to these keys
                 scores, to, d_out = d.meet + 4 * (j * T + j), d.o + 4 * j * z.row, d.g + 4 * j * z.row
-                multiply(scores, T, 1, 6, d_out, z.row, z.value, to, z.row, T - j, ADDED, NOTHING, NOTHING)
+                multiply(scores, T, 1, 6, d_out, z.row, z.value, to, z.row, T - j, 1, NOTHING, NOTHING)
             _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
             _gather_less(d.phi, d.delta, T, z.S, _lanes(z, h, bank))
             _gathered(z, h, d.phi, d.g, bank, _next(o, t, h, z, z.V, -T), NOTHING)
+            _content_now(z, h, bank)
 
 
 # -- from arrays to kernels --
@@ -853,6 +912,7 @@ class _Job:
         self.z = call.z._replace(H=self.heads.stop - self.heads.start)
         self.p = Heads(*(_address(x) + self.heads.start * x.strides[0] for x in call.p))
         self.follows = sums is COPY or read is sums  # a causal kernel reads what it sums
+        self.sweeps = kernel in (_query_slope, _key_slope)
         self.read, self.sums = (
             [x[place] for x in state] if isinstance(state, (tuple, list)) else None for state in (read, sums)
         )
@@ -865,7 +925,7 @@ class _Job:
     def run(self):
         """All blocks, from the first to the last, or back where the kernel walks back; the gradient of beta."""
         z, dbeta = self.z, np.zeros(self.z.H)
-        size, places, shapes = _layout(z, self.follows)
+        size, places, shapes = _layout(z, self.sweeps)
         memory = aligned(size)
         first = _address(memory)
         at = [first + 4 * start for start, _ in places]
@@ -875,15 +935,13 @@ class _Job:
             for (start, stop), shape in zip(places[-len(shapes) :], shapes, strict=True)
         )
         memory[(d.one - first) // 4] = 1
-        if not self.follows:
-            bank = bank._replace(base=bank.now)
 
         def settle():
             """The float64 state, rounded, becomes what is read."""
             if self.read is not None:
-                mass[:, : z.S], now[..., : z.V] = self.read
-                if self.follows:
-                    base[:] = now
+                mass[:, : z.S], base[..., : z.V] = self.read
+                if self.sweeps:
+                    now[:] = base
 
         settle()
         blocks = range(self.tokens.start, self.tokens.stop, BLOCK)
@@ -937,7 +995,7 @@ def _heads(z, planes, beta):
 
 
 @cache
-def _layout(z, follows):
+def _layout(z, sweeps):
     """(numbers in all, where each place of the desk and of the bank starts and stops, the shapes of the bank's)."""
     T, bits = z.tile, _up(z.L * z.P) * z.tile
     desk = Desk(
@@ -945,7 +1003,7 @@ def _layout(z, follows):
         *(z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), max(T, z.key, z.row), 1),
     )
     masses, contents = (z.H, _up(z.S)), (z.H, z.S, z.row)
-    bank = Bank(contents, (*masses, LANES), (z.H, LANES), masses, contents if follows else (0,), contents)
+    bank = Bank(contents, (*masses, LANES), (z.H, LANES), masses, contents, contents if sweeps else (0,))
     sizes = [*desk, *map(math.prod, bank)]
     starts = list(accumulate((n + -n % LINE for n in sizes), initial=0))
     return starts[-1], [(start, start + n) for start, n in zip(starts, sizes, strict=False)], bank
