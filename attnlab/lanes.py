@@ -13,6 +13,7 @@ compiled functions on disk only if they are the same for all sizes.
 import inspect
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,9 +49,39 @@ EXP2 = (
 )
 
 # the lock is released, for the kernels run in Python's threads
+THIS_FILE = Path(__file__).stat().st_mtime_ns, Path(__file__).stat().st_size
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
-compiled = njit(**OPTIONS)
-inlined = njit(forceinline=True, **OPTIONS)  # steps of a kernel, whose many arguments would take time to hand over
+
+
+def compiled(function: Callable) -> Any:
+    """A Numba function, compiled at its first call and kept on disk."""
+    return _kept(njit(**OPTIONS)(function))
+
+
+def inlined(function: Callable) -> Any:
+    """The same for a step of a kernel, whose many arguments would take time to hand over."""
+    return _kept(njit(forceinline=True, **OPTIONS)(function))
+
+
+def compiled_once(*kinds: Any) -> Callable[[Callable], Any]:
+    """As `compiled`, for these kinds alone: Numba would compile one version for each constant among the arguments."""
+
+    def compile_for_kinds(function: Callable) -> Any:
+        made = compiled(function)
+        made.compile(kinds)
+        made.disable_compile()
+        return made
+
+    return compile_for_kinds
+
+
+def _kept(function: Any) -> Any:
+    """Numba takes what it kept on disk for good as long as the function's own file is what it was. What is made of
+    pieces hangs on this file too.
+    """
+    index = function._cache._cache_file
+    index._source_stamp = (index._source_stamp, THIS_FILE)
+    return function
 
 
 def aligned(*shape: int, fill: bool = True) -> np.ndarray:
@@ -293,42 +324,29 @@ LINE = 16  # float32 numbers in a cache line
 
 
 def _product(rows: int, vectors: int) -> Any:
-    """`count` products, one below the other, each small enough for C to stay in registers, [rows, 8 vectors].
-
-    In each of the first `asks` of them every iteration also asks for a line, `down` numbers from the last, and the next
-    product begins `right` further: asking in bursts gained nothing, and a loop that asks beside one that does not costs
-    a wrong guess of the core each time. With three vectors there is time for several columns of 2^shift lines.
+    """A product small enough for C to stay in registers, [rows, 8 vectors]. Each iteration also asks for a line,
+    `down` numbers from the last: asking in bursts gained nothing, and a loop that asks beside one that does not costs a
+    wrong guess of the core each time. With three vectors there is time to begin a new column after 2^shift lines,
+    `right` of the last.
     """
 
     @piece
-    def product(w, a, ar, an, b, bn, c, cr, n, add, count, line, down, right, shift, asks):
-        bd, mask = w.b, w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
+    def product(w, a, ar, an, b, bn, c, cr, n, add, line, down, right, shift):
+        places = [w.at(c, (r, cr), LANES * x) for r in range(rows) for x in range(vectors)]
+        start = w.either(add, lambda: [w.load(place) for place in places], [w.number(0)] * len(places))
+        columns, mask = vectors == 3, w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
 
-        def one(u, _):
-            above = bd.mul(u, w.integer(rows))
-            left = [w.at(a, (bd.add(above, w.integer(r)), ar)) for r in range(rows)]
-            places = [
-                w.at(c, (bd.add(above, w.integer(r)), cr), LANES * x) for r in range(rows) for x in range(vectors)
-            ]
-            asking = bd.icmp_signed("<", u, asks)
-            here = bd.select(asking, w.at(line, (u, right)), places[0])
-            step = bd.select(asking, down, w.integer(0))
-            across = bd.select(asking, w.integer(LINE) if vectors == 3 else w.integer(0), w.integer(0))
+        def term(i, sums):
+            w.prefetch(
+                w.at(line, (w.b.and_(i, mask), down), (w.b.lshr(i, shift), right)) if columns else w.at(line, (i, down))
+            )
+            row = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
+            column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
+            return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
 
-            def term(i, sums):
-                if vectors == 3:
-                    w.prefetch(w.at(here, (bd.and_(i, mask), step), (bd.lshr(i, shift), across)))
-                else:
-                    w.prefetch(w.at(here, (i, step)))
-                row = [w.load(w.at(b, (i, bn), LANES * x)) for x in range(vectors)]
-                column = [w.spread(w.at(x, (i, an))) for x in left]
-                return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
-
-            start = w.either(add, lambda: [w.load(place) for place in places], [w.number(0)] * len(places))
-            for x, place in zip(w.loop(n, term, start), places, strict=True):
-                w.store(x, place)
-
-        w.loop(count, one)
+        sums = w.loop(n, term, start)
+        for x, place in zip(sums, places, strict=True):
+            w.store(x, place)
 
     return product
 
@@ -338,68 +356,73 @@ _6x1, _4x1, _2x1, _1x1 = (_product(rows, 1) for rows in (6, 4, 2, 1))
 _4x3, _2x3, _1x3 = (_product(rows, 3) for rows in (4, 2, 1))
 
 
-def compiled_once(*kinds: Any) -> Any:
-    """As `compiled`, for these kinds alone: Numba would compile one version for each constant among the arguments."""
-    return njit([kinds], **OPTIONS)
-
-
 INT, AHEAD = types.int64, types.NamedUniTuple(types.int64, len(Ahead._fields), Ahead)
 
 
 @compiled_once(*[INT] * 11, AHEAD, AHEAD)
 def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, add, first, second):
-    """C [rows, columns] = A [rows, n] B [n, columns], or, where `add`, C += A B; columns a multiple of 8, B and C dense
-    along them.
+    """C [rows, columns] = A [rows, n] B [n, columns], or, where `add`, C += A B; columns a multiple of 8, B and C
+    dense along them.
 
     `ar`, `an`: strides of A; `bn`, `cr`: of the rows of B and C. On the way `first` and then `second` are asked for.
     """
-    three = columns == 3 * LANES
-    panels = 1 if three else (columns + 15) // 16
-    # down columns of lines, or along rows where a product has too few iterations for a column
+    blocks = (columns - 8) // 16 if columns % 16 == 8 and columns > 8 else (columns + 15) // 16
+    calls = max(1, blocks * ((rows + 5) // 6))
+    # a call asks for a line an iteration: down columns of lines, or along rows where there are too few iterations
     tall = n >= first.rows and n >= second.rows
     ours, theirs = (first.lines, second.lines) if tall else (first.rows, second.rows)
-    shift, each = 0, 1  # each product asks for so many units
-    if three:
-        while 1 << shift < (max(first.rows, second.rows) if tall else max(first.lines, second.lines)):
-            shift += 1
-        each = max(1, n >> shift) if tall else 1
-    # rows in sixes as far as it goes, the rest in fours, twos and ones; three vectors leave room for fours
-    sixes = 0 if three else rows // 6 - (rows % 6 == 2 and rows > 2)
-    fours = (rows - 6 * sixes) // 4
-    twos = (rows - 6 * sixes - 4 * fours) // 2
-    ones = rows % 2
-    asked, x = 0, 0
-    for panel in range(panels):
-        line, down, right, asks = c, 0, 0, 0
-        due = ((panel + 1) * (ours + theirs) + panels - 1) // panels - asked
-        if due > 0:
-            ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
-            down, right = (ahead.stride, LINE) if tall else (LINE, ahead.stride)
-            line = ahead.at + 4 * right * unit
-            right *= each
-            due = min(due, end - unit)
-            asks = min((due + each - 1) // each, max(sixes, fours))
-            asked += min(asks * each, due)
-        six, four = (asks, 0) if sixes else (0, asks)
-        bx, cx, r = b + 4 * x, c + 4 * x, 6 * sixes
-        if three:
-            _4x3(a, ar, an, bx, bn, cx, cr, n, add, fours, line, down, right, shift, four)
-            r = 4 * fours
-            _2x3(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
-            r += 2 * twos
-            _1x3(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
-        elif columns - x >= 16:
-            _6x2(a, ar, an, bx, bn, cx, cr, n, add, sixes, line, down, right, shift, six)
-            _4x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, fours, line, down, right, shift, four)
-            r += 4 * fours
-            _2x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
-            r += 2 * twos
-            _1x2(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
-        else:
-            _6x1(a, ar, an, bx, bn, cx, cr, n, add, sixes, line, down, right, shift, six)
-            _4x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, fours, line, down, right, shift, four)
-            r += 4 * fours
-            _2x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, twos, c, 0, 0, 0, 0)
-            r += 2 * twos
-            _1x1(a + 4 * r * ar, ar, an, bx, bn, cx + 4 * r * cr, cr, n, add, ones, c, 0, 0, 0, 0)
-        x += 24 if three else 16
+    shift, asked, credit, x = 0, 0, 0, 0
+    while 1 << shift < (max(first.rows, second.rows) if tall else max(first.lines, second.lines)):
+        shift += 1
+    while x < columns:
+        left = columns - x
+        width = 24 if left == 24 else min(16, left)
+        r = 0
+        while r < rows:
+            line, down, right = c, 0, 0
+            credit += ours + theirs
+            if credit > 0 and asked < ours + theirs:
+                ahead, unit, end = (first, asked, ours) if asked < ours else (second, asked - ours, theirs)
+                down, right = (ahead.stride, LINE) if tall else (LINE, ahead.stride)
+                line = ahead.at + 4 * right * unit
+                fetched = min(max(1, n >> shift), end - unit) if width == 24 else 1
+                asked += fetched
+                credit -= calls * fetched
+            more = rows - r
+            ai, bi, ci = a + 4 * r * ar, b + 4 * x, c + 4 * (r * cr + x)
+            if width == 24:
+                if more >= 4:
+                    _4x3(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 4
+                elif more >= 2:
+                    _2x3(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 2
+                else:
+                    _1x3(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 1
+            elif width == 16:
+                if more >= 6 and more != 8:
+                    _6x2(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 6
+                elif more >= 4:
+                    _4x2(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 4
+                elif more >= 2:
+                    _2x2(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 2
+                else:
+                    _1x2(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                    r += 1
+            elif more >= 6:
+                _6x1(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                r += 6
+            elif more >= 4:
+                _4x1(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                r += 4
+            elif more >= 2:
+                _2x1(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                r += 2
+            else:
+                _1x1(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
+                r += 1
+        x += width

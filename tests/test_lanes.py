@@ -142,6 +142,32 @@ def test_products_of_every_shape(turned, asking):
         assert (np.abs(c - start - wanted) <= bound).all()
 
 
+@compiled
+def known_shapes(a, b, c):
+    """Products whose sizes the compiler sees, and unrolls by."""
+    multiply(a, 1, 24, 8, b, 24, 8, c, 24, 24, 0, NOTHING, NOTHING)
+    multiply(a + 4 * 8, 1, 24, 8, b, 24, 16, c + 4 * 8 * 24, 24, 24, 0, NOTHING, NOTHING)
+    multiply(a + 4 * 16, 1, 24, 7, b, 24, 24, c + 4 * 16 * 24, 24, 24, 0, NOTHING, NOTHING)
+
+
+def test_products_of_sizes_that_the_compiler_knows():
+    a, b, c = filled(24, 24, stream=1), filled(24, 24, stream=2), aligned(24, 24)
+    known_shapes(address(a), address(b), address(c))
+    wanted = a.T @ b
+    for rows, columns in ((slice(0, 8), 8), (slice(8, 16), 16), (slice(16, 23), 24)):
+        np.testing.assert_allclose(c[rows, :columns], wanted[rows, :columns], rtol=1e-4, atol=1e-5)
+        assert not c[rows, columns:].any()
+    assert not c[23].any()
+
+
+def test_what_is_kept_on_disk_hangs_on_the_pieces_too():
+    """Numba alone would look at the file of the function, and run it with pieces that are no longer written so."""
+    from attnlab.race import cpu_kernels
+
+    for function in (cpu_kernels._causal, cpu_kernels._meeting, cpu_kernels._phi, multiply):
+        assert lanes.THIS_FILE in function._cache._cache_file._source_stamp
+
+
 def test_a_product_takes_and_leaves_parts_of_larger_arrays():
     a, b, c = filled(20, 30, stream=1), filled(30, 64, stream=2), aligned(20, 64)
     multiply(address(a[2:, 3:]), 30, 1, 7, address(b[4:, 8:]), 64, 24, address(c[5:, 16:]), 64, 11, 0, NOTHING, NOTHING)

@@ -5,14 +5,14 @@ What it changes from the reference:
                        table take the place of 2^P; it covers 2 beta P <= 80, where float32 holds all products
     order of sums      tiles of 24 or 48 tokens; blocks of 4,080 tokens are summed in float32 and added up in float64
     causal             a tile reads the state before it, and its own tokens through a masked 24 x 24 product
-    gradient           makes the features again; two sweeps, dq forward and dk, dv backward. Nothing is subtracted from a
-                       total, which would round small prefixes away. Non-causal it needs neither the output nor its
-                       denominators: delta = dO . O is sum_r w_r dphi_r. Causal it keeps both, 4 bytes more a token
+    gradient           makes the features again; two sweeps, dq forward and dk, dv backward. Nothing is subtracted from
+                       a total, which would round small prefixes away. Non-causal it needs neither the output nor its
+                       denominators, as delta = dO . O = sum_r w_r dphi_r; causal it keeps both, 4 bytes more a token
 
 The ladder, in ns a token-head at width 128 with 4 heads and 65,536 tokens on one core of an EPYC whose own product
-(sgemm) makes 90 to 97 GF/s and whose copy moves 27 to 30 GB/s; (P, L) = (4, 4), or (2, 2) where it says so. A later
-step was measured with all earlier ones in, on another day than some of them.
-    2,240              plain loops (`numba_plain.py`, with chunks)
+(sgemm) makes 90 to 97 GF/s and whose copy moves 27 to 30 GB/s; (P, L) = (4, 4), or (2, 2) where it says so. Steps were
+measured on several days, each with all earlier ones in.
+    2,240              plain loops, in chunks
       -717 of it       tanh by a quotient of polynomials and 2^x by one, in place of libm's; features stay in registers
        604             products with C in registers, 6 rows by 16 columns: 0.71 of sgemm
        525             one line of memory asked for in each iteration of a product: 0.82. The same lines asked for in
@@ -21,14 +21,15 @@ step was measured with all earlier ones in, on another day than some of them.
        470             the loop over heads inside that over tiles, as arrays lie in memory: 0.9 and more; at (2, 2),
                        where memory decides, 145 -> 113
        (2, 2)          tiles of 24 tokens in place of 48: -10 %. Asking into the third cache: 0.38 of copy in place of
-                       0.6. Outputs through the cache: worse by the read of every line; new pages for them: +60 %
+                       0.6
        265 -> 159      of a causal tile's sum: rows of the state 576 bytes apart, not 512
-       -40             of a causal tile: the read adds what stood before the block and the block so far as it loads them,
-                       in place of a pass that stores their sum. Storing it from inside the product: +54
-       130 -> 120      (2, 2): steps inlined, whose forty arguments took time to hand over; products loop over rows
-                       themselves; the output goes to its place out of the product, scaled
-    did not help       tiles of 96; rows outermost in products; 48 tokens a causal tile (its own product doubles); one
-                       loop that asks for lines beside one that does not (a wrong guess of the core each time)
+       -40             of a causal tile: the read adds what stood before the block and the block so far as it loads
+                       them, in place of a pass that stores their sum; storing it out of the product: +54
+       130 -> 120      (2, 2): steps inlined, whose forty arguments took time to hand over; outputs go to their place
+                       straight out of the product, scaled and past the cache
+    did not help       tiles of 96; rows outermost in products; 48 tokens a causal tile, whose own product doubles; one
+                       loop that asks for lines beside one that does not: the core guesses wrong each time; a piece
+                       that loops over the rows of a product itself: LLVM 22 lost its first sum where it knew the sizes
 """
 
 import math
@@ -1003,7 +1004,8 @@ def _layout(z, sweeps):
         *(z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), max(T, z.key, z.row), 1),
     )
     masses, contents = (z.H, _up(z.S)), (z.H, z.S, z.row)
-    bank = Bank(contents, (*masses, LANES), (z.H, LANES), masses, contents, contents if sweeps else (0,))
+    bank: list[tuple[int, ...]] = [contents, (*masses, LANES), (z.H, LANES), masses, contents]
+    bank.append(contents if sweeps else (0,))
     sizes = [*desk, *map(math.prod, bank)]
     starts = list(accumulate((n + -n % LINE for n in sizes), initial=0))
     return starts[-1], [(start, start + n) for start, n in zip(starts, sizes, strict=False)], bank
