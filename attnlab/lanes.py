@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 __all__ = [
     *("AHEAD", "INT", "LANES", "LINE", "NOTHING", "Ahead", "Lanes", "aligned"),
-    *("compiled", "compiled_once", "flip", "inlined", "multiply", "piece", "scaled", "streamed"),
+    *("compiled", "compiled_once", "copied", "flip", "inlined", "multiply", "piece", "scaled", "streamed"),
 ]
 
 LANES = 8
@@ -273,6 +273,27 @@ def piece(write: Callable) -> Any:
 def scaled(w, x, factor, y, n):
     """y = x times the number at `factor`, n numbers."""
     _scaled(w, x, factor, y, n, past_cache=False)
+
+
+@piece
+def copied(w, x, y, n):
+    """y = x, n numbers, four vectors at a time."""
+    one = F32.as_pointer()
+    fours, whole = w.b.and_(n, w.integer(-4 * LANES)), w.b.and_(n, w.integer(-LANES))
+
+    def four(i, _):
+        for x_j, j in [(w.load(w.at(x, i, LANES * j)), j) for j in range(4)]:
+            w.store(x_j, w.at(y, i, LANES * j))
+
+    def rest(start, count, step, move):
+        w.loop(w.b.sub(count, start), lambda i, _: move(w.b.add(i, start)), step=step)
+
+    def number(i):
+        w.b.store(w.b.load(w.b.inttoptr(w.at(x, i), one)), w.b.inttoptr(w.at(y, i), one))
+
+    w.loop(fours, four, step=4 * LANES)
+    rest(fours, whole, LANES, lambda i: w.store(w.load(w.at(x, i)), w.at(y, i)))
+    rest(whole, n, 1, number)
 
 
 @piece

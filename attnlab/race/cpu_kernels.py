@@ -51,6 +51,7 @@ from attnlab.lanes import (
     aligned,
     compiled,
     compiled_once,
+    copied,
     flip,
     inlined,
     multiply,
@@ -488,9 +489,9 @@ def _take(x, t, h, live, z, width, padded, d, desk):
     """
     at = _place(x, t, h)
     for i in range(live):
-        scaled(at + 4 * i * x.token, d.one, desk + 4 * i * padded, width)
+        copied(at + 4 * i * x.token, desk + 4 * i * padded, width)
     for i in range(live, z.tile):
-        scaled(d.zeros, d.one, desk + 4 * i * padded, padded)
+        copied(d.zeros, desk + 4 * i * padded, padded)
 
 
 @inlined
@@ -540,7 +541,7 @@ def _features(x, row, z, p, h, d, phi, live):
             _double(d.on + at, d.off + at, phi + 4 * (table * R * T + t), T, z.P)
     if live < T:
         for s in range(z.S):
-            scaled(d.zeros, d.one, phi + 4 * (s * T + live), T - live)
+            copied(d.zeros, phi + 4 * (s * T + live), T - live)
 
 
 @inlined
