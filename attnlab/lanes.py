@@ -354,7 +354,6 @@ def _product(rows: int, vectors: int) -> Any:
     @piece
     def product(w, a, ar, an, b, bn, c, cr, n, add, line, down, right, shift):
         places = [w.at(c, (r, cr), LANES * x) for r in range(rows) for x in range(vectors)]
-        start = w.either(add, lambda: [w.load(place) for place in places], [w.number(0)] * len(places))
         columns, mask = vectors == 3, w.b.sub(w.b.shl(w.integer(1), shift), w.integer(1))
 
         def term(i, sums):
@@ -365,7 +364,9 @@ def _product(rows: int, vectors: int) -> Any:
             column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
             return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
 
-        sums = w.loop(n, term, start)
+        sums = w.loop(n, term, [w.number(0)] * len(places))
+        # what was there comes to it last, so that no product waits for its loads
+        sums = w.either(add, lambda: [w.b.fadd(w.load(y), x) for x, y in zip(sums, places, strict=True)], sums)
         for x, place in zip(sums, places, strict=True):
             w.store(x, place)
 

@@ -45,6 +45,7 @@ HOUSE = {
     "bench/_lab": set(),
     "bench/_race_tokens": set(),
     "bench/_race_peers": set(),
+    "bench/_race_profile": {"bench", "race", "lanes"},
     "bench/_race_memory": {"bench", "race"},
     "bench/_race_stream": {"bench", "race"},
     "bench/_race_figure": {"bench"},

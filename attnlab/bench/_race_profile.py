@@ -75,7 +75,8 @@ STEPS = {  # step -> how often a pass takes it: forward, forward causal
 
 def profile(P: int, L: int, causal: bool) -> dict[str, float]:
     """Nanoseconds a token-head of each step of a forward pass, times how often it is taken."""
-    call = kernels._Call(*(tokens(0, 24, H, K) for _ in range(3)), *_weights(P, L), causal, 1, [])
+    q, planes, beta = tokens(0, 24, H, K), 0.1 * tokens(3, L, P, K)[0], np.full(H, 2, np.float32)
+    call = kernels._Call(q, q, q, planes, beta, causal, 1, [])
     z = call.z._replace(past_cache=1)
     size, places, shapes = kernels._layout(z, True)
     memory = aligned(size)
@@ -90,10 +91,6 @@ def profile(P: int, L: int, causal: bool) -> dict[str, float]:
         for name, (step, *times) in STEPS.items()
         if times[causal]
     }
-
-
-def _weights(P: int, L: int) -> tuple[np.ndarray, np.ndarray]:
-    return 0.1 * tokens(3, L, P, K)[0], np.full(H, 2, np.float32)
 
 
 def _nanoseconds(step: Any, rows: Any, z: Any, p: Any, bank: Any, d: Any) -> float:

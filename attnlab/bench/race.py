@@ -167,11 +167,16 @@ def target_rows(seconds: Times) -> Rows:
     ]
     for budget in ("p4l4", "p3l3", "p2l2"):
         over = ratios(seconds[f"{budget}.causal"], seconds[f"{budget}.noncausal"])
-        target = CAUSAL if budget == "p4l4" else None
-        result.append(bench.row(f"race.{budget}.causal_over_noncausal", over, "", better="lower", target=target))
-    for mask in MASKS:
+        target, size = CAUSAL if budget == "p4l4" else None, (int(budget[1]), int(budget[3]))
+        note = f"the flops are {causal_flops(*size) / forward_flops(*size):.2f} to 1"
+        name = f"race.{budget}.causal_over_noncausal"
+        result.append(bench.row(name, over, "", better="lower", target=target, note=note))
+    for mask, of_forward in zip(MASKS, (forward_flops, causal_flops), strict=True):
         over = ratios(seconds[f"p4l4.{mask}.both"], seconds[f"p4l4.{mask}.torch"])
-        result.append(bench.row(f"race.p4l4.{mask}.both_over_forward", over, "", better="lower", target=BOTH))
+        note = f"the flops are {1 + backward_flops(4, 4, mask == 'causal') / of_forward(4, 4):.2f} to 1"
+        result.append(
+            bench.row(f"race.p4l4.{mask}.both_over_forward", over, "", better="lower", target=BOTH, note=note)
+        )
     fresh = ratios(seconds["p2l2.fresh"], seconds["p2l2.noncausal"])
     note = "time with an output in new pages over that in pages the process has"
     return [*result, bench.row("race.p2l2.forward.fresh_pages", fresh, "", better="lower", note=note)]
@@ -180,6 +185,25 @@ def target_rows(seconds: Times) -> Rows:
 def forward_flops(P: int, L: int) -> int:
     """Of a token and head: projections of q and k, a write and a read of all buckets."""
     return 4 * K * (L * P + L * 2**P)
+
+
+def causal_flops(P: int, L: int) -> int:
+    """The same, and what the 24 tokens of a tile are to each other: scores up to a query's block of 8, and values up to
+    its block of 6.
+    """
+    S = L * 2**P
+    return forward_flops(P, L) + 2 * 16 * S + 2 * 15 * K
+
+
+def backward_flops(P: int, L: int, causal: bool) -> int:
+    """Of a token and head: features again, the way back through them, and four products with the state. Causal walks
+    twice, sums the state again on the way, and has the tile's own products of both sweeps.
+    """
+    S, features = L * 2**P, 2 * K * L * P
+    if not causal:
+        return 4 * features + 4 * 2 * S * K
+    own = 2 * (2 * 16 * K + 2 * 24 * S) + 2 * 16 * S + 2 * 15 * K
+    return 6 * features + 5 * 2 * S * K + own
 
 
 def machine_rows(seconds: Times) -> Rows:
