@@ -43,7 +43,7 @@ HOUSE = {
     "panels/widget": {"panels"},
     "bench/__init__": set(),
     "bench/_lab": set(),
-    "bench/_race_tokens": set(),
+    "bench/_race_tokens": {"lanes"},
     "bench/_race_peers": set(),
     "bench/_race_profile": {"bench", "race", "lanes"},
     "bench/_race_memory": {"bench", "race"},

@@ -45,7 +45,7 @@ def kernels(of_sgemm=0.85, of_copy=0.7, causal=1.1, both=3.0):
     return planted(**{
         "sgemm.numpy": sgemm, "sgemm.torch": 1.2 * sgemm, "copy.numpy": 1.5 * copy, "copy.torch": copy,
         "p4l4.noncausal": forward, "p4l4.causal": causal * forward, "p3l3.noncausal": forward, "p3l3.causal": forward,
-        "p2l2.noncausal": small, "p2l2.causal": small, "p2l2.fresh": 1.25 * small,
+        "p2l2.noncausal": small, "p2l2.causal": small, "p2l2.fresh": 1.25 * small, "p2l2.off": 1.5 * small,
         "p4l4.noncausal.torch": forward, "p4l4.noncausal.both": both * forward,
         "p4l4.causal.torch": forward, "p4l4.causal.both": 2 * both * forward,
     })  # fmt: skip
@@ -62,6 +62,7 @@ def test_a_planted_time_gives_the_planted_ratio_and_status():
         "race.p4l4.noncausal.both_over_forward": (3.0, "met"),
         "race.p4l4.causal.both_over_forward": (6.0, "short"),
         "race.p2l2.forward.fresh_pages": (1.25, None),
+        "race.p2l2.forward.off_lines": (1.5, None),
     }
     assert rows["race.p4l4.forward.of_sgemm"]["note"].startswith("sgemm of numpy;")
     assert rows["race.p2l2.forward.of_copy"]["note"].startswith("copy of torch;")

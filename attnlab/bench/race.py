@@ -15,7 +15,8 @@ race.PxLy...., race.peers....      the times themselves, in ns a token-head, and
 float32, batch 1, 4 heads of width 128, 65,536 tokens, one thread (all but the threads' row and memory). Tasks take
 turns; a ratio is taken inside a round, and its row is the median over rounds. Where torch and NumPy differ, sgemm and
 copy are the faster one's. malloc keeps what it frees, so that outputs lie in pages that the process has, as those of
-sgemm and copy do; race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add.
+sgemm and copy do; race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add. Inputs begin
+on cache lines, as torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add.
 
 The slope is one head's, of calls on ever other parts of arrays that no cache holds, with outputs kept until others have
 taken their place in the caches: else short sequences would be read from the cache, and the slope would be too steep.
@@ -35,6 +36,7 @@ import numpy as np
 
 from attnlab import bench, progress
 from attnlab.bench import Seconds, _race_memory, ratios
+from attnlab.lanes import aligned
 from attnlab.race import draw_planes
 
 __all__ = ["NEEDS", "about", "fit", "rows"]
@@ -127,6 +129,11 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
             q_leaf.grad = k_leaf.grad = v_leaf.grad = None
             out.backward(gradient)
 
+    def off_line(x: Any) -> Any:
+        memory = aligned(x.size + 4)
+        memory[4:] = x.ravel()
+        return memory[4:].reshape(x.shape)
+
     def in_fresh_pages() -> None:
         _race_memory.keep_freed(False)
         forward("p2l2", False)()
@@ -145,6 +152,7 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         "copy.torch": lambda: target.copy_(gradient),
         "p2l2.causal": forward("p2l2", True),
         "p2l2.fresh": in_fresh_pages,
+        "p2l2.off": partial(numba_impl.attention, *map(off_line, (q, k, v)), W["p2l2"], SHARPNESS),
         "p3l3.noncausal": forward("p3l3", False),
         "p3l3.causal": forward("p3l3", True),
         "p4l4.noncausal.torch": partial(through_torch, False, False),
@@ -179,7 +187,10 @@ def target_rows(seconds: Times) -> Rows:
         )
     fresh = ratios(seconds["p2l2.fresh"], seconds["p2l2.noncausal"])
     note = "time with an output in new pages over that in pages the process has"
-    return [*result, bench.row("race.p2l2.forward.fresh_pages", fresh, "", better="lower", note=note)]
+    result.append(bench.row("race.p2l2.forward.fresh_pages", fresh, "", better="lower", note=note))
+    off = ratios(seconds["p2l2.off"], seconds["p2l2.noncausal"])
+    note = "time with rows that begin inside a cache line over that with rows that begin on one"
+    return [*result, bench.row("race.p2l2.forward.off_lines", off, "", better="lower", note=note)]
 
 
 def forward_flops(P: int, L: int) -> int:
@@ -230,7 +241,7 @@ def machine_rows(seconds: Times) -> Rows:
 
 def time_rows(seconds: Times) -> Rows:
     """Each pass by itself."""
-    names = [name for name in seconds if name.startswith("p") and name != "p2l2.fresh"]
+    names = [name for name in seconds if name.startswith("p") and name not in ("p2l2.fresh", "p2l2.off")]
     return [_per_token(f"race.{_words(name)}", seconds[name], T) for name in names]
 
 

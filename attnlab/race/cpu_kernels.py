@@ -475,11 +475,15 @@ def _place(x, t, h):
 
 @inlined
 def _next(x, t, h, z, width, step):
-    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens."""
+    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens. Where a row
+    begins inside a line, that of the head before has brought the line.
+    """
     h += 1
     if h == z.H:
         t, h = t + step, 0
-    return Ahead(_place(x, t, h), x.token, z.tile, (width + LINE - 1) // LINE)
+    at = _place(x, t, h)
+    first = (at + 63) // 64 if h else at // 64
+    return Ahead(64 * first, x.token, z.tile, (at + 4 * width + 63) // 64 - first)
 
 
 @inlined
@@ -882,7 +886,7 @@ class _Call:
 
     def __init__(self, q, k, v, planes, beta, causal, threads, outs):
         (B, T, H, K), (L, P), V = q.shape, planes.shape[-3:-1], v.shape[-1]
-        S, past_cache = L << P, all(_on_vectors(x) for x in outs)
+        S, past_cache = L << P, all(_on_lines(x) for x in outs)
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
         self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
         self.p, self.dbeta = _heads(self.z, planes.reshape(-1, L * P, K), beta.astype(np.float64)), np.zeros(H)
@@ -1031,6 +1035,6 @@ def _steady(x):
     return x if fine or x.shape[-1] == 1 else np.ascontiguousarray(x)
 
 
-def _on_vectors(x):
-    """Whether every row starts where a vector may be stored past the cache."""
-    return not (_address(x) % 32 or any(stride % 32 for stride in x.strides[:-1]))
+def _on_lines(x):
+    """Whether every row starts on a line. Stores past the cache that fill half a line take five times as long."""
+    return not (_address(x) % 64 or any(stride % 64 for stride in x.strides[:-1]))
