@@ -139,6 +139,7 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         forward("p2l2", False)()
         _race_memory.keep_freed(True)
 
+    off = [off_line(x) for x in (q, k, v)]
     square = tokens(4, SQUARE, 1, SQUARE)[0, :, 0]
     product, a = np.empty_like(square), torch.from_numpy(square)
     c, target = torch.from_numpy(product), torch.empty_like(gradient)
@@ -152,7 +153,7 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         "copy.torch": lambda: target.copy_(gradient),
         "p2l2.causal": forward("p2l2", True),
         "p2l2.fresh": in_fresh_pages,
-        "p2l2.off": partial(numba_impl.attention, *map(off_line, (q, k, v)), W["p2l2"], SHARPNESS),
+        "p2l2.off": partial(numba_impl.attention, off[0], off[1], off[2], W["p2l2"], SHARPNESS),
         "p3l3.noncausal": forward("p3l3", False),
         "p3l3.causal": forward("p3l3", True),
         "p4l4.noncausal.torch": partial(through_torch, False, False),

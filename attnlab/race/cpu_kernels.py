@@ -475,8 +475,8 @@ def _place(x, t, h):
 
 @inlined
 def _next(x, t, h, z, width, step):
-    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens. Where a row
-    begins inside a line, that of the head before has brought the line.
+    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens. Where a
+    row begins inside a line, that of the head before has brought the line.
     """
     h += 1
     if h == z.H:
