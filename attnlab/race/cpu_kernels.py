@@ -65,7 +65,6 @@ __all__ = ["LARGEST_LOGIT", "backward", "forward"]
 LARGEST_LOGIT = 80.0  # of 2 beta P: exp(-80) is still a normal float32
 BLOCK = 4080  # tokens summed in float32 before float64 takes the sum; a multiple of both tiles
 STEP = 24  # tokens that a piece takes at a time, in three registers
-COPY = "copy"  # of the state that is read: summed on, and dropped
 SMALL = 4096  # token-heads below which a second thread costs more than it brings
 
 
@@ -827,6 +826,10 @@ def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
             _content_now(z, h, bank)
 
 
+SWEEPS = (_query_slope, _key_slope)
+SLOPES = (_read_slope, _write_slope, *SWEEPS)
+
+
 # -- from arrays to kernels --
 
 
@@ -839,17 +842,18 @@ def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=N
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [out])
     q, k, v = (_steady(x) for x in (q, k, v))
-    cuts = _cuts(k.shape[1], call.parts)
-    states = [(mass, content), *((np.zeros_like(mass), np.zeros_like(content)) for _ in cuts[1:])]
+    state = (mass, content)
     if not causal:
-        call.run((_write, (k, v), cut, None, own) for cut, own in zip(cuts, states, strict=True))
-        _add(states[1:], mass, content)
-        call.run((_read, (q, out), cut, states[0], None) for cut in _cuts(q.shape[1], call.parts))
+        call.run((_write, (k, v), cut, None, state) for cut in _stretches(k.shape[1]))
+        call.run((_read, (q, out), cut, state, None) for cut in _stretches(q.shape[1]))
         return
-    # a cut starts from what was carried in and the sums of the cuts before it
+    # a part starts from what was carried in and the sums of the parts before it
+    cuts = _cuts(k.shape[1], call.parts)
+    states = [state, *((np.zeros_like(mass), np.zeros_like(content)) for _ in cuts[1:])]
     call.run((_write, (k, v), cut, None, after) for cut, after in zip(cuts[:-1], states[1:], strict=True))
     for before, own in pairwise(states):
-        _add([before], *own)
+        for x, y in zip(own, before, strict=True):
+            x += y
     call.run((_causal, (q, k, v, out, den), cut, own, own) for cut, own in zip(cuts, states, strict=True))
     if len(states) > 1:
         mass[...], content[...] = states[-1]
@@ -866,70 +870,76 @@ def backward(q, k, v, planes, beta, state, d_out, d_state, dq, dk, dv, *, causal
     q, k, v, d_out = (_steady(x) for x in (q, k, v, d_out))
     if causal:  # one sweep sums the state again, the other its gradient; neither waits for the other
         (everything,), arrays = _cuts(q.shape[1], 1), (q, k, v, d_out, out, den)
-        again = (_query_slope, (*arrays, dq), everything, state, COPY)
-        call.run((again, (_key_slope, (*arrays, dk, dv), everything, d_state, d_state or COPY)))
+        again = (_query_slope, (*arrays, dq), everything, state, None)
+        call.run((again, (_key_slope, (*arrays, dk, dv), everything, d_state, d_state)))
     else:
-        cuts = _cuts(q.shape[1], call.parts)
-        sums = [d_state, *([np.zeros_like(x) for x in d_state] for _ in cuts[1:])]
-        call.run((_read_slope, (q, d_out, dq), cut, state, own) for cut, own in zip(cuts, sums, strict=True))
-        _add(sums[1:], *d_state)
-        call.run((_write_slope, (k, v, dk, dv), cut, d_state, None) for cut in _cuts(k.shape[1], call.parts))
+        call.run((_read_slope, (q, d_out, dq), cut, state, d_state) for cut in _stretches(q.shape[1]))
+        call.run((_write_slope, (k, v, dk, dv), cut, d_state, None) for cut in _stretches(k.shape[1]))
     return call.dbeta
 
 
 class _Call:
     """How one call is shared out to threads.
 
-    Heads are shared out first, as no sum changes by it; tokens only where there are fewer heads than threads. The sums
-    of such parts meet in float64, so that a result may then depend on the number of threads in the last place.
+    Non-causal, tokens are shared out in stretches of a fixed length, and only what is too short for that by heads: no
+    sum hangs on the number of threads. Causal, heads are shared out, which changes no sum either, and tokens only where
+    there are fewer heads than threads: then a result may depend on the number of threads in the last place.
     """
 
     def __init__(self, q, k, v, planes, beta, causal, threads, outs):
         (B, T, H, K), (L, P), V = q.shape, planes.shape[-3:-1], v.shape[-1]
-        S, past_cache = L << P, all(_on_lines(x) for x in outs)
+        S, past_cache, tokens = L << P, all(_on_lines(x) for x in outs), max(T, k.shape[1])
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
         self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
-        self.p, self.dbeta = _heads(self.z, planes.reshape(-1, L * P, K), beta.astype(np.float64)), np.zeros(H)
-        self.threads = threads if B * H * max(T, k.shape[1]) >= SMALL else 1
-        groups = min(H, -(-self.threads // max(B, 1)))
+        self.arrays, self.dbeta = _heads(self.z, planes.reshape(-1, L * P, K), beta.astype(np.float64)), np.zeros(H)
+        self.p = [(_address(x), x.strides[0]) for x in self.arrays]
+        self.threads = threads if B * H * tokens >= SMALL else 1
+        tasks = B if causal else B * len(_stretches(tokens))
+        groups = min(H, -(-self.threads // max(tasks, 1)))
         heads = [slice(g * H // groups, (g + 1) * H // groups) for g in range(groups)]
         self.places = list(every(range(B), heads))
         self.parts = max(1, self.threads // max(1, B * groups))
 
     def run(self, tasks):
-        """Run (kernel, arrays, tokens, state to read, state to sum) on all sequences and heads. Threads start and end
-        here, so that a process forked later misses none.
+        """Run (kernel, arrays, tokens, state to read, state to add to) on all sequences and heads. Threads start and
+        end here, so that a process forked later misses none; sums are added in the order of the tasks.
         """
         jobs = [(self, place, *task) for task in tasks for place in self.places]
         if self.threads == 1 or len(jobs) < 2:
-            twists = [_Job(*job).run() for job in jobs]
+            self.gather(jobs, (_Job(*job).run() for job in jobs))
         else:
             with ThreadPoolExecutor(self.threads) as pool:
-                twists = list(pool.map(lambda job: _Job(*job).run(), jobs))
-        for (_, (_, heads), *_), twist in zip(jobs, twists, strict=True):
-            self.dbeta[heads] += twist
+                self.gather(jobs, pool.map(lambda job: _Job(*job).run(), jobs))
+
+    def gather(self, jobs, results):
+        for (_, place, *_, into), (dbeta, sums) in zip(jobs, results, strict=True):
+            self.dbeta[place[1]] += dbeta
+            for x, own in zip(into, sums, strict=True) if sums else ():
+                x[place] += own
 
 
 class _Job:
     """One kernel over some tokens and heads of one sequence, a block at a time."""
 
-    def __init__(self, call, place, kernel, arrays, tokens, read, sums):
+    def __init__(self, call, place, kernel, arrays, tokens, read, into):
         (self.b, self.heads), self.kernel, self.arrays, self.tokens = place, kernel, arrays, tokens
         self.z = call.z._replace(H=self.heads.stop - self.heads.start)
-        self.p = Heads(*(_address(x) + self.heads.start * x.strides[0] for x in call.p))
-        self.follows = sums is COPY or read is sums  # a causal kernel reads what it sums
-        self.sweeps = kernel in (_query_slope, _key_slope)
-        self.read, self.sums = (
-            [x[place] for x in state] if isinstance(state, (tuple, list)) else None for state in (read, sums)
-        )
-        if sums is COPY:
-            shapes = (self.z.H, self.z.S), (self.z.H, self.z.S, self.z.V)
-            self.sums = [x.copy() for x in self.read] if self.read else [np.zeros(shape) for shape in shapes]
-        if self.follows:
-            self.read = self.sums
+        self.p = Heads(*(at + self.heads.start * stride for at, stride in call.p))
+        self.sweeps = kernel in SWEEPS
+        self.follows = self.sweeps or kernel is _causal  # it reads what it sums
+        self.read = None if read is None else [x[place] for x in read]
+        shapes = (self.z.H, self.z.S), (self.z.H, self.z.S, self.z.V)
+        self.sums = None
+        if self.follows:  # in place, or, where nobody wants the sums, on a copy
+            copies = self.read and [x.copy() for x in self.read]
+            self.read = self.sums = (self.read if read is into else copies) or [np.zeros(shape) for shape in shapes]
+        elif into is not None:
+            self.sums = [np.zeros(shape) for shape in shapes]
 
     def run(self):
-        """All blocks, from the first to the last, or back where the kernel walks back; the gradient of beta."""
+        """All blocks, from the first to the last, or back where the kernel walks back: (the gradient of beta, the sums
+        that are still to be added).
+        """
         z, dbeta = self.z, np.zeros(self.z.H)
         size, places, shapes = _layout(z, self.sweeps)
         memory = aligned(size)
@@ -955,15 +965,16 @@ class _Job:
             rows = (self.rows(x, start) for x in self.arrays)
             self.kernel(*rows, min(BLOCK, self.tokens.stop - start), z, self.p, bank, d)
             # what the block summed in float32 goes to the float64 sums
-            dbeta += 2 * twist.sum(-1, dtype=np.float64)
-            twist[:] = 0
+            if self.kernel in SLOPES:
+                dbeta += 2 * twist.sum(-1, dtype=np.float64)
+                twist[:] = 0
             if self.sums is not None:
                 self.sums[0] += lanes[:, : z.S].sum(-1, dtype=np.float64)
                 self.sums[1] += part[..., : z.V]
                 lanes[:], part[:] = 0, 0
             if self.follows:
                 settle()
-        return dbeta
+        return dbeta, None if self.follows else self.sums
 
     def rows(self, x, start):
         """Where the tokens from `start` on are, in the heads of this job; nowhere, for None."""
@@ -974,17 +985,16 @@ class _Job:
         return Rows(at, of_token // 4, of_head // 4)
 
 
+def _stretches(tokens):
+    """Stretches of eight blocks, the last one shorter."""
+    return [slice(a, min(a + 8 * BLOCK, tokens)) for a in range(0, max(tokens, 1), 8 * BLOCK)]
+
+
 def _cuts(tokens, parts):
     """`parts` stretches of whole blocks, as equal as may be, or fewer where there are fewer blocks."""
     parts = max(1, min(parts, tokens // BLOCK))
     ends = [tokens * i // parts // BLOCK * BLOCK for i in range(parts)] + [tokens]
     return [slice(a, b) for a, b in pairwise(ends)]
-
-
-def _add(states, mass, content):
-    for more_mass, more_content in states:
-        mass += more_mass
-        content += more_content
 
 
 def _heads(z, planes, beta):
