@@ -12,9 +12,9 @@ race.p2l2.cost.slope_off_1         how far the slope of log time on log tokens i
                                    twice its standard error is more than is allowed
 race.PxLy...., race.peers....      the times themselves, in ns a token-head, and peers over ours at the same length
 
-float32, batch 1, 4 heads of width 128, 65,536 tokens, one thread (all but the threads' row and memory). Tasks take
-turns; a ratio is taken inside a round, and its row is the median over rounds. Where torch and NumPy differ, sgemm and
-copy are the faster one's. malloc keeps what it frees, so that outputs lie in pages that the process has, as those of
+float32, batch 1, 4 heads of width 128, 65,536 tokens, one thread (all but the threads' row and the million tokens).
+Tasks take turns; a ratio is taken inside a round, and its row is the median over rounds. Where torch and NumPy differ,
+sgemm and copy are the faster one's. malloc keeps what it frees, so that outputs lie in pages that the process has, as those of
 sgemm and copy do; race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add. Inputs begin
 on cache lines, as torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add.
 
@@ -302,7 +302,7 @@ def thread_rows(seconds: Times | None) -> Rows:
 
 def memory_rows() -> Rows:
     """What each pass takes beside what it was given and what it gives back."""
-    result, threads = [], min(2, os.cpu_count() or 1)
+    result: Rows = []
     for case in _race_memory.CASES:
         id = f"race.p4l4.{case}.extra_memory"
         if _race_memory.peak_bytes() is None:
@@ -311,7 +311,7 @@ def memory_rows() -> Rows:
         progress.show(f"memory of {case}")
         told = {
             each["tokens"]: round(each["extra_bytes"] / 2**20, 2)
-            for each in _race_memory.measured(case, *MEMORY_LENGTHS, threads=threads)
+            for each in _race_memory.measured(case, *MEMORY_LENGTHS, threads=1)
         }
         *shorter, longest = told
         note = f"at {longest:,} tokens"

@@ -65,6 +65,7 @@ __all__ = ["LARGEST_LOGIT", "backward", "forward"]
 LARGEST_LOGIT = 80.0  # of 2 beta P: exp(-80) is still a normal float32
 BLOCK = 4080  # tokens summed in float32 before float64 takes the sum; a multiple of both tiles
 STEP = 24  # tokens that a piece takes at a time, in three registers
+STATES = 2**18  # bytes of states that a causal job may hold
 SMALL = 4096  # token-heads below which a second thread costs more than it brings
 
 
@@ -895,7 +896,8 @@ class _Call:
         self.p = [(_address(x), x.strides[0]) for x in self.arrays]
         self.threads = threads if B * H * tokens >= SMALL else 1
         tasks = B if causal else B * len(_stretches(tokens))
-        groups = min(H, -(-self.threads // max(tasks, 1)))
+        most = max(1, STATES // (3 * 4 * S * self.z.row)) if causal else H  # a causal job holds three states a head
+        groups = max(min(H, -(-self.threads // max(tasks, 1))), -(-H // max(most, 1)))
         heads = [slice(g * H // groups, (g + 1) * H // groups) for g in range(groups)]
         self.places = list(every(range(B), heads))
         self.parts = max(1, self.threads // max(1, B * groups))
