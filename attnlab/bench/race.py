@@ -14,9 +14,11 @@ race.PxLy...., race.peers....      the times themselves, in ns a token-head, and
 
 float32, batch 1, 4 heads of width 128, 65,536 tokens, one thread (all but the threads' row and the million tokens).
 Tasks take turns; a ratio is taken inside a round, and its row is the median over rounds. Where torch and NumPy differ,
-sgemm and copy are the faster one's. malloc keeps what it frees, so that outputs lie in pages that the process has, as those of
-sgemm and copy do; race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add. Inputs begin
-on cache lines, as torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add.
+sgemm and copy are the faster one's.
+
+malloc keeps what it frees, so that outputs lie in pages that the process has, as those of sgemm and copy do;
+race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add. Inputs begin on cache lines, as
+torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add.
 
 The slope is one head's, of calls on ever other parts of arrays that no cache holds, with outputs kept until others have
 taken their place in the caches: else short sequences would be read from the cache, and the slope would be too steep.
