@@ -83,7 +83,7 @@ def profile(P: int, L: int, causal: bool) -> dict[str, float]:
     memory[...] = np.abs(tokens(1, 1, 1, size)[0, 0, 0])
     at = [kernels._address(memory) + 4 * start for start, _ in places]
     d, bank = kernels.Desk(*at[: -len(shapes)]), kernels.Bank(*at[-len(shapes) :])
-    p, x = kernels.Heads(*map(kernels._address, call.p)), aligned(1, TILES * z.tile, H, K)
+    p, x = kernels.Heads(*(at for at, _ in call.p)), aligned(1, TILES * z.tile, H, K)
     x[...] = tokens(2, *x.shape[1:])
     rows = kernels.Rows(kernels._address(x), H * K, K)
     return {
