@@ -165,12 +165,12 @@ def cost(slope, softmax=2.0, scatter=0.0):
 @pytest.mark.parametrize(("slope", "status"), [(1.0, "met"), (1.02, "met"), (0.96, "short"), (1.05, "short")])
 def test_a_known_slope_is_found_and_judged_on_both_sides_of_1(slope, status):
     rows = by_id(race.slope_rows(cost(slope)))
-    row = rows["race.p2l2.cost.slope_off_1"]
+    row = rows["race.p4l4.cost.slope_off_1"]
     assert row["value"] == pytest.approx(abs(slope - 1), abs=1e-9)
     assert row["status"] == status
     assert row["note"] == f"slope {slope:.3f} ± 0.000 from 4,096 to 4,194,304 tokens"
     assert rows["race.softmax.cost.slope"]["value"] == 2
-    assert by_id(race.slope_rows(cost(slope, scatter=0.5)))["race.p2l2.cost.slope_off_1"]["status"] == "noisy"
+    assert by_id(race.slope_rows(cost(slope, scatter=0.5)))["race.p4l4.cost.slope_off_1"]["status"] == "noisy"
 
 
 def test_the_standard_error_is_that_of_the_textbook():
@@ -482,7 +482,7 @@ def test_a_small_run_measures_every_row():
     rows = by_id(json.loads(done.stdout))
     targets = {id for id, row in rows.items() if row["target"] is not None}
     assert len(targets) == 12
-    assert {"race.p4l4.forward.of_sgemm", "race.p2l2.cost.slope_off_1", "race.p4l4.two_threads.of_sgemm"} < targets
+    assert {"race.p4l4.forward.of_sgemm", "race.p4l4.cost.slope_off_1", "race.p4l4.two_threads.of_sgemm"} < targets
     measured = {id for id, row in rows.items() if row["value"] is not None}
     for id in ("numba_plain.causal.p4l4", "linear.causal", "softmax.noncausal.over_ours", "algorithm_1.noncausal.p2l2"):
         assert f"race.peers.{id}" in measured

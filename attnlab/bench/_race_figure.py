@@ -27,7 +27,7 @@ PEERS = {
     "performer": "Performer",
     "softmax": "softmax attention, torch",
 }
-CURVES = {"race.p2l2.cost.": ("RACE (2, 2)", INK), "race.softmax.cost.": ("softmax", PEER)}
+CURVES = {"race.p4l4.cost.": ("RACE (4, 4)", INK), "race.softmax.cost.": ("softmax", PEER)}
 
 
 def check(path: Path) -> None:

@@ -8,7 +8,7 @@ race.p4l4.two_threads.of_sgemm     what a second thread gains, over what sgemm g
 race.p4l4.PASS.MASK.extra_memory   peak of resident memory beside inputs, output and gradients; allowed are 1 MiB and
                                    4 bytes a token-head
 race.p4l4.both.million_tokens      peak of resident memory with all of these, at 2^20 tokens (`--long` only)
-race.p2l2.cost.slope_off_1         how far the slope of log time on log tokens is from 1, 4K to 4M tokens; noisy where
+race.p4l4.cost.slope_off_1         how far the slope of log time on log tokens is from 1, 4K to 4M tokens; noisy where
                                    twice its standard error is more than is allowed
 race.PxLy...., race.peers....      the times themselves, in ns a token-head, and peers over ours at the same length
 
@@ -406,7 +406,7 @@ def peer_rows(seconds: Times) -> Rows:
 
 
 def cost_times() -> dict[str, dict[int, list[Seconds]]]:
-    """Seconds of a call at each length, round by round: RACE at (2, 2) and softmax, one head."""
+    """Seconds of a call at each length, round by round: RACE at (4, 4) and softmax, one head."""
     import torch
 
     from attnlab.bench import _race_peers
@@ -416,7 +416,7 @@ def cost_times() -> dict[str, dict[int, list[Seconds]]]:
     available = _race_memory.available_bytes()
     fits = [n for n in COST_LENGTHS if available is None or 5 * 4 * K * n < available]  # q, k, v, the output, and room
     arrays = [tokens(stream, fits[-1], 1, K) for stream in range(3)]
-    W = draw_planes(2, 2, K).astype(np.float32)
+    W = draw_planes(4, 4, K).astype(np.float32)
     heads_first = [torch.from_numpy(x).transpose(1, 2) for x in arrays]
     passes: dict[str, tuple[Any, ...]] = {
         "race": (fits, CALL_TOKENS, 1, arrays, lambda q, k, v: numba_impl.attention(q, k, v, W, SHARPNESS)),
@@ -468,7 +468,7 @@ def slope_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
     }
     (slope, error), (softmax, _) = fits["race"], fits["softmax"]
     off = bench.row(
-        *("race.p2l2.cost.slope_off_1", [round(abs(slope - 1), 4)], ""),
+        *("race.p4l4.cost.slope_off_1", [round(abs(slope - 1), 4)], ""),
         better="lower",
         target=SLOPE_OFF,
         note=notes["race"],
@@ -481,7 +481,7 @@ def slope_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
 
 def cost_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
     """The times of a call, which the figure shows."""
-    ids = {"race": "race.p2l2.cost", "softmax": "race.softmax.cost"}
+    ids = {"race": "race.p4l4.cost", "softmax": "race.softmax.cost"}
     return [
         bench.row(
             f"{ids[name]}.{tokens}", [1e3 * s.wall for s in each], "ms", better="lower", cpu=[1e3 * s.cpu for s in each]
