@@ -1,13 +1,13 @@
 """What the CPU kernels are made of: small pieces of vector code, eight float32 lanes wide, for Numba functions.
 
-Numba vectorises plain loops as well as LLVM can, which for the products here is a third of what the core can do. A
+Numba vectorises plain loops as well as LLVM can, which for the products here is a fifth of what the core can do. A
 piece is written one level lower: a Python function that emits LLVM's vector instructions through `Lanes`, so that
 registers hold what they should. LLVM still chooses the machine's instructions: eight lanes are one AVX register, half
 an AVX-512 one, or two of NEON.
 
 A piece takes addresses (int64, in bytes), strides and counts (int64, in numbers, not bytes). It returns nothing, checks
-nothing and keeps nothing alive: whoever calls it owns the memory. Addresses rather than arrays, because Numba keeps
-compiled functions on disk only if they are the same for all sizes.
+nothing and keeps nothing alive: whoever calls it owns the memory. A piece is made once, at
+import, and never for a size: Numba keeps on disk only what does not close over such things.
 """
 
 import inspect
@@ -48,8 +48,8 @@ EXP2 = (
     *(2.402264791363012e-1, 6.931472028550421e-1, 1.0),
 )
 
-# the lock is released, for the kernels run in Python's threads
 THIS_FILE = Path(__file__).stat().st_mtime_ns, Path(__file__).stat().st_size
+# the lock is released, for the kernels run in Python's threads
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
@@ -176,7 +176,8 @@ class Lanes:
     def exp2(self, x: Any) -> Any:
         """2^x for |x| < 126, to 1e-7: a polynomial on [-1/2, 1/2] times a power of two; NaN stays NaN."""
         whole = self.call("nearbyint", x)
-        power = self.b.add(self.b.fptosi(whole, INTS), ir.Constant(INTS, [127] * LANES))
+        number = self.where("ord", x, x, whole, self.number(0))  # NaN has no integer; it comes back with the polynomial
+        power = self.b.add(self.b.fptosi(number, INTS), ir.Constant(INTS, [127] * LANES))
         power = self.b.bitcast(self.b.shl(power, ir.Constant(INTS, [23] * LANES)), VECTOR)
         return self.b.fmul(self.polynomial(self.b.fsub(x, whole), EXP2), power)
 

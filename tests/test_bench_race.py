@@ -40,7 +40,7 @@ def by_id(rows):
 def kernels(of_sgemm=0.85, of_copy=0.7, causal=1.1, both=3.0):
     """Times that hold these ratios: sgemm at 80 GF/s, NumPy's, and a copy at 25 GB/s, torch's."""
     sgemm, copy = 2 * race.SQUARE**3 / 80e9, 8 * race.T * race.H * race.K / 25e9
-    forward = race.T * race.H * 40_960 / (of_sgemm * 80e9)  # RACE.md: 4 d (L P + L R) at (4, 4), d = 128
+    forward = race.T * race.H * 40_960 / (of_sgemm * 80e9)  # forward_flops: 4 d (L P + L R) at (4, 4), d = 128
     small = race.T * race.H * 2_048 / (of_copy * 25e9)
     return planted(**{
         "sgemm.numpy": sgemm, "sgemm.torch": 1.2 * sgemm, "copy.numpy": 1.5 * copy, "copy.torch": copy,

@@ -127,7 +127,7 @@ def row(
     cpu: Sequence[float] = (),
 ) -> dict[str, Any]:
     """One row from repeated samples: their median, judged against the target. Samples that scatter much are judged only
-    where all of them meet it. A single sample is a count, and exact. NaN among the samples meets no target.
+    where all of them meet it, or none. A single sample is a count, and exact. NaN among the samples meets no target.
     """
     if not all(map(math.isfinite, samples)):
         note = "; ".join(filter(None, (note, f"not a finite number: {', '.join(f'{x:g}' for x in samples)}")))
@@ -141,7 +141,7 @@ def row(
         spread_note = f"quartiles {low:.4g} to {high:.4g}"
     verdicts = [target is not None and (x >= target if better == "higher" else x <= target) for x in (*samples, value)]
     status = None
-    if spread > NOISY and not all(verdicts):
+    if spread > NOISY and not all(verdicts) and (any(verdicts) or target is None):
         status = "noisy"
     elif target is not None:
         status = "met" if verdicts[-1] else "short"

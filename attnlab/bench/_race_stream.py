@@ -2,6 +2,7 @@
 chunk through `attnlab.race.streaming`, resumable, with a checksum that shows a resumed run to be the same run.
 """
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,7 +149,7 @@ def _how_to_go_on(run: dict[str, Any], last: streaming.Saved | None, state: str 
     if last is None or state is None:
         return f"stopped, and nothing is kept of it; begin again with: {command}"
     where = f"{last.told['stage']} {last.told['done']:,} of {run['tokens']:,} tokens"
-    return f"stopped after {where}; go on with: {command} --state {state}"
+    return f"stopped after {where}; go on with: {command} --state {shlex.quote(str(state))}"
 
 
 def _rows(run: dict[str, Any], account: Account) -> list[dict[str, Any]]:

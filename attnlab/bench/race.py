@@ -38,7 +38,6 @@ import numpy as np
 
 from attnlab import bench, progress
 from attnlab.bench import Seconds, _race_memory, ratios
-from attnlab.lanes import aligned
 from attnlab.race import draw_planes
 
 __all__ = ["NEEDS", "about", "fit", "rows"]
@@ -116,6 +115,7 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
     import torch
 
     from attnlab.bench._race_tokens import tokens
+    from attnlab.lanes import aligned
     from attnlab.race import numba_impl, torch_impl
 
     q, k, v, d_out = (tokens(stream, T, H, K) for stream in range(4))
@@ -474,7 +474,7 @@ def slope_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
         note=notes["race"],
     )
     return [
-        off | ({"status": "noisy"} if 2 * error > SLOPE_OFF else {}),
+        off | ({"status": "noisy"} if abs(abs(slope - 1) - SLOPE_OFF) <= 2 * error and 2 * error > SLOPE_OFF else {}),
         bench.row("race.softmax.cost.slope", [round(softmax, 4)], "", better="lower", note=notes["softmax"]),
     ]
 

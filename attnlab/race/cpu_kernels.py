@@ -2,7 +2,7 @@
 
 What it changes from the reference:
     sigmoid features   phi of P bits is phi of P - 1 bits times sigmoid(+-2 beta u_P) (p. 22), so that P exponentials a
-                       table take the place of 2^P; it covers 2 beta P <= 80, where float32 holds all products
+                       table take the place of 2^P; it covers 2 beta P <= 80, where float32 holds all features
     order of sums      tiles of 24 or 48 tokens; blocks of 4,080 tokens are summed in float32 and added up in float64
     causal             a tile reads the state before it, and its own tokens through a masked 24 x 24 product
     gradient           makes the features again; two sweeps, dq forward and dk, dv backward. Nothing is subtracted from
@@ -11,9 +11,9 @@ What it changes from the reference:
 
 The ladder, in ns a token-head at width 128 with 4 heads and 65,536 tokens on one core of an EPYC whose own product
 (sgemm) makes 90 to 97 GF/s and whose copy moves 27 to 30 GB/s; (P, L) = (4, 4), or (2, 2) where it says so. Steps were
-measured on several days, each with all earlier ones in.
+measured on several days, each with all earlier ones in; what stands now is in docs/papers/race-speed.md.
     2,240              plain loops, in chunks
-      -717 of it       tanh by a quotient of polynomials and 2^x by one, in place of libm's; features stay in registers
+      717 -> 56 of it  tanh by a quotient of polynomials and 2^x by one, in place of libm's
        604             products with C in registers, 6 rows by 16 columns: 0.71 of sgemm
        525             one line of memory asked for in each iteration of a product: 0.82. The same lines asked for in
                        bursts between products: no gain
@@ -79,8 +79,8 @@ class Rows(NamedTuple):
 
 class Sizes(NamedTuple):
     """H heads of L tables of P planes, S = L 2^P buckets; K and V numbers a key and a value, `key` and `value` rounded
-    up to whole vectors; `tile` tokens are taken at a time; a row of projections has `projections` numbers, and `dots`
-    tells how they are computed.
+    up to whole vectors, `row` the stride of rows of values; `tile` tokens are taken at a time; a row of projections has
+    `projections` numbers, and `dots` tells how they are computed; `past_cache`: outputs may be stored past it.
     """
 
     H: int
@@ -99,7 +99,7 @@ class Sizes(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """Addresses of what a tile needs for a moment; see `_desk`."""
+    """Addresses of what a tile needs for a moment; see `_layout`."""
 
     x: int  # [tile, key]: a ragged tile of q or k, and dq or dk on their way out
     y: int  # [tile + 1, projections]
@@ -494,6 +494,7 @@ def _take(x, t, h, live, z, width, padded, d, desk):
     at = _place(x, t, h)
     for i in range(live):
         copied(at + 4 * i * x.token, desk + 4 * i * padded, width)
+        copied(d.zeros, desk + 4 * (i * padded + width), -width % LANES)  # else NaN of another head might stand there
     for i in range(live, z.tile):
         copied(d.zeros, desk + 4 * i * padded, padded)
 
@@ -892,7 +893,10 @@ class _Call:
         S, past_cache, tokens = L << P, all(_on_lines(x) for x in outs), max(T, k.shape[1])
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
         self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
-        self.arrays, self.dbeta = _heads(self.z, planes.reshape(-1, L * P, K), beta.astype(np.float64)), np.zeros(H)
+        self.arrays, self.dbeta = (
+            _heads(self.z, planes.reshape(H if planes.ndim == 4 else 1, L * P, K), beta.astype(np.float64)),
+            np.zeros(H),
+        )
         self.p = [(_address(x), x.strides[0]) for x in self.arrays]
         self.threads = threads if B * H * tokens >= SMALL else 1
         tasks = B if causal else B * len(_stretches(tokens))
@@ -1043,8 +1047,8 @@ def _up(n):
 
 def _steady(x):
     """The array, or a copy of it where its rows are not in one piece."""
-    fine = x.strides[-1] == x.itemsize and not any(stride % x.itemsize for stride in x.strides)
-    return x if fine or x.shape[-1] == 1 else np.ascontiguousarray(x)
+    whole = not any(stride % x.itemsize for stride in x.strides)
+    return x if whole and (x.strides[-1] == x.itemsize or x.shape[-1] == 1) else np.ascontiguousarray(x)
 
 
 def _on_lines(x):

@@ -60,7 +60,7 @@ def _float32(name, x):
     """The array in float32, itself if it is that. Raises Unsupported where that is too narrow for a number."""
     x = as_numpy(x)
     if x.dtype == np.float32:
-        return x.astype(np.float32, copy=False)  # its bytes may be the other way round
+        return x
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)
     if x.dtype.itemsize > narrow.dtype.itemsize and not np.isfinite(narrow).all():

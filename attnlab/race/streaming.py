@@ -251,12 +251,24 @@ def files(
     """
     paths = {"causal": (q, k, v), "write": (k, v), "read": (q,)}
     shapes = [np.load(path, mmap_mode="r").shape for path in paths["causal"]]
+    for name, shape in zip("qkv", shapes, strict=True):
+        if len(shape) != 4:
+            raise ValueError(f"{name} must be a file of [B, T, H, width], got {len(shape)} axes of sizes {shape}")
     if len({shape[1] for shape in shapes}) != 1:
         raise ValueError(f"q, k and v must have one number of positions T in common, got {[s[1] for s in shapes]}")
     digest = hashlib.sha256(as_numpy(planes).tobytes()).hexdigest()
     run = {"shapes": shapes, "causal": causal, "size": size, "planes": digest, "impl": impl, **options}
     run["sharpness"] = as_numpy(sharpness).tolist()
     saved = resume(checkpoint, **run)
+    # all that may be wrong is found before a file that stands at `out` is lost
+    for name, path in zip("qkv", paths["causal"], strict=True):
+        if Path(out).exists() and os.path.samefile(out, path):
+            raise ValueError(f"out must be another file than {name}, got {out} for both")
+    no_q, no_k, no_v = (np.load(path, mmap_mode="r")[:, :0] for path in paths["causal"])
+    attention(no_q, no_k, no_v, planes, sharpness, causal=causal, impl=impl, **options)
+    dial("size", size, 1, 2**31, integer=True)
+    if saved is not None and not Path(out).exists():
+        raise ValueError(f"out must be the file that the run of checkpoint began, and there is none at {out}")
     if saved is None:
         np.lib.format.open_memmap(out, "w+", np.float32, (*shapes[0][:3], shapes[2][3]))
 

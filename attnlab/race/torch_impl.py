@@ -15,6 +15,7 @@ on the kernels of `cpu_kernels.py` where Numba is installed, forward and backwar
 other devices.
 """
 
+import os
 from importlib.util import find_spec
 
 import torch
@@ -22,7 +23,7 @@ import torch
 from attnlab.race.tensors import all_numpy, as_tensor, carried, given_back, in_range, refuse, unit
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
-FAST = find_spec("numba") is not None
+FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 LARGEST = {torch.float32: 80.0, torch.float64: 600.0}  # of 2 beta P: exp of its negative is a normal number
 
 
@@ -235,7 +236,7 @@ class _GradientOnCPU(_Once):
 
 def _numpy(x):
     """The same memory as a NumPy array; of each tensor of a list; None for None."""
-    return [_numpy(y) for y in x] if isinstance(x, list) else x if x is None else x.numpy()
+    return [_numpy(y) for y in x] if isinstance(x, list) else x if x is None else x.resolve_neg().numpy()
 
 
 def _through_features(x, planes, beta, d_phi):

@@ -269,3 +269,26 @@ def test_a_chunk_of_another_shape_does_not_fit_the_state(impl):
     _, k, v = qkv(20)
     with pytest.raises(ValueError, match=r"state.content must be \[B, H, L, R, V\] with V = 3 as in v"):
         streaming.write([(k, v), (k, v[..., :3])], PLANES, impl=impl)
+
+
+def test_a_file_that_stands_there_is_not_lost_to_a_mistake(tmp_path):
+    q, k, v = (draws.normal(4, i, 40, 16).reshape(1, 40, 2, 8).astype(np.float32) for i in range(3))
+    paths = [tmp_path / f"{name}.npy" for name in "qkv"]
+    for path, x in zip(paths, (q, k, v), strict=True):
+        np.save(path, x)
+    planes = draw_planes(2, 2, 8)
+    for changed, message in (
+        ({"out": paths[0]}, "out must be another file than q"),
+        ({"impl": "none"}, "impl must be one of"),
+        ({"size": 0}, "size must"),
+        ({"sharpness": -1.0}, "sharpness must"),
+    ):
+        arguments = {"out": paths[2].with_name("out.npy"), "planes": planes, "sharpness": 1.0, "impl": "reference"}
+        arguments["out"].write_bytes(b"what stood there")
+        with pytest.raises(ValueError, match=message):
+            streaming.files(*paths, **arguments | changed)
+        assert (tmp_path / "out.npy").read_bytes() == b"what stood there"
+    assert np.array_equal(np.load(paths[0]), q)
+    np.save(tmp_path / "flat.npy", q[0])
+    with pytest.raises(ValueError, match="k must be a file of"):
+        streaming.files(paths[0], tmp_path / "flat.npy", paths[2], tmp_path / "o.npy", planes, impl="reference")

@@ -194,3 +194,100 @@ def test_a_tensor_among_arrays_gives_a_tensor_with_its_gradient():
     beta = torch.tensor(1.5, requires_grad=True)
     attention(q, k, v, PLANES.numpy(), beta, impl="torch").sum().backward()
     assert beta.grad is not None
+
+
+# -- float32 on the CPU, which runs on kernels of its own where Numba is installed --
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "torch alone"])
+def single(request, monkeypatch):
+    """Both ways that float32 may go on a CPU."""
+    if request.param and not torch_impl.FAST:
+        pytest.skip("the package numba is not installed; get it with: pip install numba")
+    monkeypatch.setattr(torch_impl, "FAST", request.param)
+
+
+def both_precisions(f, tensors):
+    """(value and gradients of f in float32, the same in float64); tensors are float32 leaves."""
+    found = []
+    for kind in (torch.float32, torch.float64):
+        own = [x.detach().to(kind).requires_grad_(x.requires_grad) for x in tensors]
+        value = f(*own)
+        value.backward()
+        found.append([value.detach(), *(x.grad for x in own if x.requires_grad)])
+    return found
+
+
+def assert_near(found, tolerance=2e-5):
+    for x, y in zip(*found, strict=True):
+        assert (x.double() - y).abs().max() <= tolerance * y.abs().max() + 1e-30
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("wanted", ["all", "state", "sharpness"])
+def test_single_precision_has_the_gradients_of_double(single, causal, wanted):
+    mass = torch.rand(B, H, L, 2**P, generator=torch.manual_seed(0)) + 0.5
+    content = torch.randn(B, H, L, 2**P, V, generator=torch.manual_seed(1))
+    tensors = [*leaves(T=30, dtype=torch.float32), mass, content]
+    for name, x in zip(("q", "k", "v", "sharpness", "state", "state"), tensors, strict=True):
+        x.requires_grad_(wanted in ("all", name))
+
+    def f(q, k, v, sharpness, mass, content):
+        state = (mass.double(), content.double())
+        options = {"causal": causal, "state": state, "return_state": True}
+        out, last = attention(q, k, v, PLANES.to(q.dtype), sharpness, impl="torch", **options)
+        return out.square().sum() + last.mass.square().sum().to(q.dtype) + last.content.sum().to(q.dtype)
+
+    assert_near(both_precisions(f, tensors))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("T", [0, 1])
+def test_single_precision_takes_no_token_and_one(single, causal, T):
+    q, k, v, sharpness = leaves(T=T, dtype=torch.float32)
+    out = attention(q, k, v, PLANES.float(), sharpness, causal=causal, impl="torch")
+    out.sum().backward()
+    assert out.shape == (B, T, H, V)
+    assert q.grad.shape == q.shape
+    if T:
+        torch.testing.assert_close(out, v.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_single_precision_may_go_back_twice_but_has_no_second_derivative(single, causal):
+    q, k, v, sharpness = leaves(T=30, dtype=torch.float32)
+    out = attention(q, k, v, PLANES.float(), sharpness, causal=causal, impl="torch").square().sum()
+    first = torch.autograd.grad(out, (q, k, v, sharpness), retain_graph=True)
+    for x, y in zip(first, torch.autograd.grad(out, (q, k, v, sharpness), retain_graph=True), strict=True):
+        assert torch.equal(x, y)
+    (dq,) = torch.autograd.grad(out, q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        dq.square().sum().backward()
+
+
+def test_single_precision_refuses_a_backward_pass_over_changed_arguments(single):
+    q, k, v, sharpness = leaves(T=30, dtype=torch.float32)
+    out = attention(q, k, v, PLANES.float(), sharpness, impl="torch")
+    with torch.no_grad():
+        v.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_single_precision_goes_through_torch_compile(single):
+    """The room; the door in front of it looks at numbers, which a tracer does not have."""
+    q, k, v, sharpness = (x.detach() for x in leaves(T=30, dtype=torch.float32))
+    planes = PLANES.float()
+
+    def f(q, k, v, sharpness):
+        return torch_impl.attention(2 * q, k, v, planes, sharpness, causal=True) + 1
+
+    compiled = torch.compile(f, backend="eager")
+    torch.testing.assert_close(compiled(q, k, v, sharpness), f(q, k, v, sharpness))
+
+
+def test_a_tensor_that_is_a_view_of_negated_numbers(single):
+    q, k, v, sharpness = leaves(T=30, dtype=torch.float32)
+    turned = torch.complex(torch.zeros_like(v), v.detach()).conj().imag
+    got = attention(q, k, turned, PLANES.float(), sharpness, impl="torch")
+    torch.testing.assert_close(got, attention(q, k, -v, PLANES.float(), sharpness, impl="torch"))
