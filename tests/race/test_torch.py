@@ -274,6 +274,7 @@ def test_single_precision_refuses_a_backward_pass_over_changed_arguments(single)
         out.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, about how it calls what it has compiled
 def test_single_precision_goes_through_torch_compile(single):
     """The room; the door in front of it looks at numbers, which a tracer does not have."""
     q, k, v, sharpness = (x.detach() for x in leaves(T=30, dtype=torch.float32))
