@@ -59,7 +59,7 @@ COST_LENGTHS = tuple(2**n for n in range(12, 23))
 SOFTMAX_LENGTHS = tuple(2**n for n in range(10, 15))
 LEAST_GAIN = 1.3  # of sgemm from a second core that is free
 CALL_TOKENS = 2**18  # a short length is called so often in a round that this many tokens go through
-ROOM = 2**30  # bytes
+ROOM = 3 * 2**30  # bytes
 OUT_OF_CACHE = 2**27  # bytes: what no cache holds
 
 Times = Mapping[str, list[Seconds]]
@@ -97,7 +97,8 @@ def rows(
     bench.single_threaded()
     with _race_memory.freed_is_kept():
         tasks = kernel_tasks()
-        np.ones(ROOM // 4, np.float32)  # freed at once, and kept: room for outputs that find no hole of their size
+        room = min(ROOM, (_race_memory.available_bytes() or ROOM) // 3)
+        np.ones(room // 4, np.float32)  # freed at once, and kept: place for outputs that find no hole of their size
         kernels = bench.measure(tasks, ROUNDS)
         threads = bench.measure(thread_tasks(), ROUNDS) if cores > 1 else None
         bench.threads(1)
