@@ -46,8 +46,8 @@ def kernels(of_sgemm=0.85, of_copy=0.7, causal=1.1, both=3.0):
         "sgemm.numpy": sgemm, "sgemm.torch": 1.2 * sgemm, "copy.numpy": 1.5 * copy, "copy.torch": copy,
         "p4l4.noncausal": forward, "p4l4.causal": causal * forward, "p3l3.noncausal": forward, "p3l3.causal": forward,
         "p2l2.noncausal": small, "p2l2.causal": small, "p2l2.fresh": 1.25 * small, "p2l2.off": 1.5 * small,
-        "p4l4.noncausal.torch": forward, "p4l4.noncausal.both": both * forward,
-        "p4l4.causal.torch": forward, "p4l4.causal.both": 2 * both * forward,
+        "p4l4.noncausal.kept": forward, "p4l4.noncausal.both": both * forward,
+        "p4l4.causal.kept": forward, "p4l4.causal.both": 2 * both * forward,
     })  # fmt: skip
 
 
@@ -394,7 +394,7 @@ def test_the_figure_shows_every_measured_peer_and_both_slopes(result):
     assert list(bars.x) == sorted(bars.x, reverse=True)
     assert [list(curve.x) for curve in curves] == [list(race.COST_LENGTHS), list(race.SOFTMAX_LENGTHS)]
     said = " ".join(note.text for note in drawn.layout.annotations)
-    assert "RACE (2, 2)<br>slope 1.01 ± 0.00" in said
+    assert "RACE (4, 4)<br>slope 1.01 ± 0.00" in said
     assert "softmax<br>slope 2.00 ± 0.00" in said
 
 

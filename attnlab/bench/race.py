@@ -3,7 +3,7 @@
 race.p4l4.forward.of_sgemm         the rate of the forward pass, 4 d (L P + L R) flops a token-head, over that of sgemm
 race.p2l2.forward.of_copy          its traffic, 16 d bytes a token-head (read q, k, v, write the output), over a copy's
 race.PxLy.causal_over_noncausal    time of the causal forward pass over that of the other
-race.p4l4.MASK.both_over_forward   time of forward and backward, through torch's autograd, over that of forward
+race.p4l4.MASK.both_over_forward   time of forward and backward over that of forward
 race.p4l4.two_threads.of_sgemm     what a second thread gains, over what sgemm gains from it
 race.p4l4.PASS.MASK.extra_memory   peak of resident memory beside inputs, output and gradients; allowed are 1 MiB and
                                    4 bytes a token-head
@@ -16,9 +16,10 @@ float32, batch 1, 4 heads of width 128, 65,536 tokens, one thread (all but the t
 Tasks take turns; a ratio is taken inside a round, and its row is the median over rounds. Where torch and NumPy differ,
 sgemm and copy are the faster one's.
 
-malloc keeps what it frees, so that outputs lie in pages that the process has, as those of sgemm and copy do;
-race.p2l2.forward.fresh_pages says what the system's handing out of new ones would add. Inputs begin on cache lines, as
-torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add.
+The kernels write into arrays that are there, as sgemm and copy do; race.p2l2.forward.fresh_pages says what an output
+in pages that the system hands out anew would add, as a call of `impl="numba"` has it. Inputs begin on cache lines, as
+torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add. Elsewhere malloc
+keeps what it frees.
 
 The slope is one head's, of calls on ever other parts of arrays that no cache holds, with outputs kept until others have
 taken their place in the caches: else short sequences would be read from the cache, and the slope would be too steep.
@@ -59,7 +60,6 @@ COST_LENGTHS = tuple(2**n for n in range(12, 23))
 SOFTMAX_LENGTHS = tuple(2**n for n in range(10, 15))
 LEAST_GAIN = 1.3  # of sgemm from a second core that is free
 CALL_TOKENS = 2**18  # a short length is called so often in a round that this many tokens go through
-ROOM = 3 * 2**30  # bytes
 OUT_OF_CACHE = 2**27  # bytes: what no cache holds
 
 Times = Mapping[str, list[Seconds]]
@@ -95,11 +95,8 @@ def rows(
     memory = [*memory_rows(), *(million_rows() if long else [])]  # while this process is small
     cores = numba.get_num_threads()
     bench.single_threaded()
+    kernels = bench.measure(kernel_tasks(), ROUNDS)
     with _race_memory.freed_is_kept():
-        tasks = kernel_tasks()
-        room = min(ROOM, (_race_memory.available_bytes() or ROOM) // 3)
-        np.ones(room // 4, np.float32)  # freed at once, and kept: place for outputs that find no hole of their size
-        kernels = bench.measure(tasks, ROUNDS)
         threads = bench.measure(thread_tasks(), ROUNDS) if cores > 1 else None
         bench.threads(1)
         peers = bench.measure(peer_tasks(), PEER_ROUNDS)
@@ -117,23 +114,37 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
 
     from attnlab.bench._race_tokens import tokens
     from attnlab.lanes import aligned
-    from attnlab.race import numba_impl, torch_impl
+    from attnlab.race import cpu_kernels, numba_impl, torch_impl
 
     q, k, v, d_out = (tokens(stream, T, H, K) for stream in range(4))
-    W = {_name(P, L): draw_planes(L, P, K).astype(np.float32) for P, L in BUDGETS}
+    W, beta = {_name(P, L): draw_planes(L, P, K).astype(np.float32) for P, L in BUDGETS}, np.full(H, SHARPNESS)
+    out, den, *slopes = aligned(1, T, H, K), aligned(1, T, H, 1), *(aligned(1, T, H, K) for _ in range(3))
 
-    def forward(budget: str, causal: bool) -> Any:
-        return partial(numba_impl.attention, q, k, v, W[budget], SHARPNESS, causal=causal)
+    def state(planes: Any) -> tuple[Any, Any]:
+        S = planes.shape[0] << planes.shape[1]
+        return np.zeros((1, H, S)), np.zeros((1, H, S, K))
 
-    q_leaf, k_leaf, v_leaf = (torch.from_numpy(x).requires_grad_() for x in (q, k, v))
+    def forward(budget: str, causal: bool, keep: bool = False, back: bool = False) -> Callable[[], None]:
+        """The kernels, into arrays that are there, as sgemm and copy have them."""
+        planes = W[budget]
+
+        def run() -> None:
+            last, kept = state(planes), {"den": den} if keep and causal else {}
+            cpu_kernels.forward(q, k, v, planes, beta, *last, out, causal=causal, threads=1, **kept)
+            if back:
+                read, d_state = (None, None) if causal else (last, state(planes))
+                given = (q, k, v, planes, beta, read, d_out, d_state, *slopes)
+                cpu_kernels.backward(*given, causal=causal, threads=1, **({"out": out} | kept if causal else {}))
+
+        return run
+
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
     gradient, planes = torch.from_numpy(d_out), torch.from_numpy(W["p4l4"])
 
-    def through_torch(causal: bool, backward: bool) -> None:
-        with torch.set_grad_enabled(backward):
-            out = torch_impl.attention(q_leaf, k_leaf, v_leaf, planes, SHARPNESS, causal=causal)
-        if backward:
-            q_leaf.grad = k_leaf.grad = v_leaf.grad = None
-            out.backward(gradient)
+    def through_torch(causal: bool) -> None:
+        for x in leaves:
+            x.grad = None
+        torch_impl.attention(*leaves, planes, SHARPNESS, causal=causal).backward(gradient)
 
     def off_line(x: Any) -> Any:
         memory = aligned(x.size + 4)
@@ -141,11 +152,13 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         return memory[4:].reshape(x.shape)
 
     def in_fresh_pages() -> None:
-        _race_memory.keep_freed(False)
-        forward("p2l2", False)()
-        _race_memory.keep_freed(True)
+        numba_impl.attention(q, k, v, W["p2l2"], SHARPNESS)
 
     off = [off_line(x) for x in (q, k, v)]
+
+    def off_lines() -> None:
+        cpu_kernels.forward(*off, W["p2l2"], beta, *state(W["p2l2"]), out, causal=False, threads=1)
+
     square = tokens(4, SQUARE, 1, SQUARE)[0, :, 0]
     product, a = np.empty_like(square), torch.from_numpy(square)
     c, target = torch.from_numpy(product), torch.empty_like(gradient)
@@ -159,13 +172,15 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         "copy.torch": lambda: target.copy_(gradient),
         "p2l2.causal": forward("p2l2", True),
         "p2l2.fresh": in_fresh_pages,
-        "p2l2.off": partial(numba_impl.attention, off[0], off[1], off[2], W["p2l2"], SHARPNESS),
+        "p2l2.off": off_lines,
         "p3l3.noncausal": forward("p3l3", False),
         "p3l3.causal": forward("p3l3", True),
-        "p4l4.noncausal.torch": partial(through_torch, False, False),
-        "p4l4.noncausal.both": partial(through_torch, False, True),
-        "p4l4.causal.torch": partial(through_torch, True, False),
-        "p4l4.causal.both": partial(through_torch, True, True),
+        "p4l4.noncausal.kept": forward("p4l4", False, keep=True),
+        "p4l4.noncausal.both": forward("p4l4", False, keep=True, back=True),
+        "p4l4.causal.kept": forward("p4l4", True, keep=True),
+        "p4l4.causal.both": forward("p4l4", True, keep=True, back=True),
+        "p4l4.noncausal.torch": partial(through_torch, False),
+        "p4l4.causal.torch": partial(through_torch, True),
     }
 
 
@@ -187,7 +202,7 @@ def target_rows(seconds: Times) -> Rows:
         name = f"race.{budget}.causal_over_noncausal"
         result.append(bench.row(name, over, "", better="lower", target=target, note=note))
     for mask, of_forward in zip(MASKS, (forward_flops, causal_flops), strict=True):
-        over = ratios(seconds[f"p4l4.{mask}.both"], seconds[f"p4l4.{mask}.torch"])
+        over = ratios(seconds[f"p4l4.{mask}.both"], seconds[f"p4l4.{mask}.kept"])
         note = f"the flops are {1 + backward_flops(4, 4, mask == 'causal') / of_forward(4, 4):.2f} to 1"
         result.append(
             bench.row(f"race.p4l4.{mask}.both_over_forward", over, "", better="lower", target=BOTH, note=note)
@@ -253,8 +268,10 @@ def time_rows(seconds: Times) -> Rows:
 
 
 def _words(name: str) -> str:
-    """p4l4.causal is numba's forward pass, p4l4.causal.torch torch's, p4l4.causal.both torch's both."""
-    end = {"torch": ".torch.forward", "both": ".torch.both"}
+    """p4l4.causal is the kernels' forward pass, p4l4.causal.kept with what a gradient needs, p4l4.causal.both both
+    passes, and p4l4.causal.torch both through autograd.
+    """
+    end = {"kept": ".kernels.kept", "both": ".kernels.both", "torch": ".torch.both"}
     head, _, last = name.rpartition(".")
     return head + end[last] if last in end else f"{name}.numba.forward"
 
