@@ -488,3 +488,17 @@ def test_a_small_run_measures_every_row():
         assert f"race.peers.{id}" in measured
     assert all(rows[id]["value"] > 0 for id in measured if rows[id]["unit"] in ("ns/token-head", "ms", "GF/s", "GB/s"))
     assert all(rows[id]["cpu"] > 0 for id in measured if rows[id]["unit"] == "ns/token-head")
+
+
+def test_the_recorded_runs_are_whole():
+    """What the issue of this page promises is on it: a long run, a stream of 75 million tokens, every target."""
+    runs = [json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8")) for name in ("race_bench", "race_stream")]
+    rows, streamed = (by_id(run["rows"]) for run in runs)
+    targets = {id for id, row in rows.items() if row["target"] is not None}
+    assert {
+        *("race.p4l4.forward.of_sgemm", "race.p2l2.forward.of_copy", "race.p4l4.causal_over_noncausal"),
+        *("race.p4l4.noncausal.both_over_forward", "race.p4l4.two_threads.of_sgemm", "race.p4l4.cost.slope_off_1"),
+        *("race.p4l4.both.causal.extra_memory", "race.p4l4.both.million_tokens"),
+    } < targets
+    assert all(row["value"] is not None for id, row in rows.items() if id in targets)
+    assert any("75,000,000 tokens" in row["note"] for row in streamed.values())

@@ -118,7 +118,8 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
 
     q, k, v, d_out = (tokens(stream, T, H, K) for stream in range(4))
     W, beta = {_name(P, L): draw_planes(L, P, K).astype(np.float32) for P, L in BUDGETS}, np.full(H, SHARPNESS)
-    out, den, *slopes = aligned(1, T, H, K), aligned(1, T, H, 1), *(aligned(1, T, H, K) for _ in range(3))
+    out, dq, dk, dv = (aligned(1, T, H, K) for _ in range(4))
+    den = aligned(1, T, H, 1)
 
     def state(planes: Any) -> tuple[Any, Any]:
         S = planes.shape[0] << planes.shape[1]
@@ -129,22 +130,25 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         planes = W[budget]
 
         def run() -> None:
-            last, kept = state(planes), {"den": den} if keep and causal else {}
-            cpu_kernels.forward(q, k, v, planes, beta, *last, out, causal=causal, threads=1, **kept)
+            mass, content = state(planes)
+            dens = den if keep and causal else None
+            cpu_kernels.forward(q, k, v, planes, beta, mass, content, out, causal=causal, threads=1, den=dens)
             if back:
-                read, d_state = (None, None) if causal else (last, state(planes))
-                given = (q, k, v, planes, beta, read, d_out, d_state, *slopes)
-                cpu_kernels.backward(*given, causal=causal, threads=1, **({"out": out} | kept if causal else {}))
+                read, d_state = (None, None) if causal else ((mass, content), state(planes))
+                kept = {"out": out, "den": den} if causal else {}
+                cpu_kernels.backward(
+                    q, k, v, planes, beta, read, d_out, d_state, dq, dk, dv, causal=causal, threads=1, **kept
+                )
 
         return run
 
-    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+    q_leaf, k_leaf, v_leaf = leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
     gradient, planes = torch.from_numpy(d_out), torch.from_numpy(W["p4l4"])
 
     def through_torch(causal: bool) -> None:
         for x in leaves:
             x.grad = None
-        torch_impl.attention(*leaves, planes, SHARPNESS, causal=causal).backward(gradient)
+        torch_impl.attention(q_leaf, k_leaf, v_leaf, planes, SHARPNESS, causal=causal).backward(gradient)
 
     def off_line(x: Any) -> Any:
         memory = aligned(x.size + 4)
@@ -154,10 +158,11 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
     def in_fresh_pages() -> None:
         numba_impl.attention(q, k, v, W["p2l2"], SHARPNESS)
 
-    off = [off_line(x) for x in (q, k, v)]
+    q_off, k_off, v_off = (off_line(x) for x in (q, k, v))
 
     def off_lines() -> None:
-        cpu_kernels.forward(*off, W["p2l2"], beta, *state(W["p2l2"]), out, causal=False, threads=1)
+        mass, content = state(W["p2l2"])
+        cpu_kernels.forward(q_off, k_off, v_off, W["p2l2"], beta, mass, content, out, causal=False, threads=1)
 
     square = tokens(4, SQUARE, 1, SQUARE)[0, :, 0]
     product, a = np.empty_like(square), torch.from_numpy(square)
@@ -284,24 +289,24 @@ def thread_tasks() -> dict[str, Callable[[], Any]]:
     import torch
 
     from attnlab.bench._race_tokens import tokens
-    from attnlab.race import numba_impl
+    from attnlab.lanes import aligned
+    from attnlab.race import cpu_kernels
 
     q, k, v = (tokens(stream, T, H, K) for stream in range(3))
-    W = draw_planes(4, 4, K).astype(np.float32)
+    W, beta, out = draw_planes(4, 4, K).astype(np.float32), np.full(H, SHARPNESS), aligned(1, T, H, K)
     a = torch.from_numpy(tokens(4, SQUARE, 1, SQUARE)[0, :, 0])
     c = torch.empty_like(a)
 
-    def with_threads(number: int, task: Callable[[], Any]) -> None:
+    def product(number: int) -> None:
         bench.threads(number)
-        task()
+        torch.mm(a, a, out=c)
 
-    tasks: dict[str, Callable[[], Any]] = {
-        "sgemm": lambda: torch.mm(a, a, out=c),
-        "ours": partial(numba_impl.attention, q, k, v, W, SHARPNESS),
-    }
-    return {
-        f"{name}.{number}": partial(with_threads, number, task) for number in (1, 2) for name, task in tasks.items()
-    }
+    def forward(number: int) -> None:
+        mass, content = np.zeros((1, H, 64)), np.zeros((1, H, 64, K))
+        cpu_kernels.forward(q, k, v, W, beta, mass, content, out, causal=False, threads=number)
+
+    tasks = {"sgemm": product, "ours": forward}
+    return {f"{name}.{number}": partial(task, number) for number in (1, 2) for name, task in tasks.items()}
 
 
 def thread_rows(seconds: Times | None) -> Rows:
