@@ -502,3 +502,9 @@ def test_the_recorded_runs_are_whole():
     } < targets
     assert all(row["value"] is not None for id, row in rows.items() if id in targets)
     assert any("75,000,000 tokens" in row["note"] for row in streamed.values())
+
+
+def test_the_kernels_readme_carries_the_recorded_run():
+    readme = (PAPERS.parents[1] / "kernels" / "README.md").read_text(encoding="utf-8")
+    told = readme.split("<!-- recorded -->\n")[1].split("\n<!-- /recorded -->")[0]
+    assert (PAPERS / "race_bench.txt").read_text(encoding="utf-8").startswith(told)
