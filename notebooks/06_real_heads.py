@@ -238,7 +238,7 @@ assert gain.max() < 0.2
 assert far[powers == 4][0, sink < 0.1].max() < far[powers == 4][0, sink > 0.1].min()
 
 # %% [markdown]
-# The kernel stands nearest to the three heads without a sink. Beyond the plain mean RACE gains an eighth at most, on
+# The kernel stands nearest to the three heads without a sink. Beyond the plain mean RACE gains 13 % at most, on
 # any head: at this budget it moves between a flat average and a noisy one.
 #
 # ## What this says, and what it does not
