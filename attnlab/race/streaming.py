@@ -226,8 +226,8 @@ def resume(path: str | Path | None, **run: Any) -> Saved | None:
     for name, value in json.loads(json.dumps(run)).items():
         if other.get(name) != value:
             raise ValueError(
-                f"{path} must be of this run, with {name} = {value}, got one with {other.get(name)}; delete it, or name "
-                "another"
+                f"{path} must be of this run, with {name} = {value}, got one with {other.get(name)}; "
+                "delete it, or name another"
             )
     return saved
 
