@@ -23,8 +23,8 @@ measured on several days, each with all earlier ones in; what stands now is in d
        (2, 2)          tiles of 24 tokens in place of 48: -10 %. Asking into the third cache: 0.38 of copy in place of
                        0.6
        265 -> 159      of a causal tile's sum: rows of the state 576 bytes apart, not 512
-       -40             of a causal tile: the read adds what stood before the block and the block so far as it loads
-                       them, in place of a pass that stores their sum; storing it out of the product: +54
+       600 -> 590      causal: the read adds what stood before the block and the block so far as it loads them, in
+                       place of a pass of 40 that stores their sum; to store it out of the product took 54
        130 -> 120      (2, 2): steps inlined, whose forty arguments took time to hand over; outputs go to their place
                        straight out of the product, scaled and past the cache
     did not help       tiles of 96; rows outermost in products; 48 tokens a causal tile, whose own product doubles; one
@@ -840,7 +840,7 @@ def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=N
     carried so far and leave with the keys of this call. `den` [B, T, H, 1] keeps the denominators of a causal call.
 
     q, k [B, T, H, K], v [B, S, H, V], planes [L, P, K] or [H, L, P, K], beta [H]: float32. Nothing is checked: 2 beta P
-    is at most LARGEST_LOGIT, shapes fit, and no axis is empty but that of tokens.
+    is at most LARGEST_LOGIT, and shapes fit.
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [out])
     q, k, v = (_steady(x) for x in (q, k, v))
@@ -893,10 +893,8 @@ class _Call:
         S, past_cache, tokens = L << P, all(_on_lines(x) for x in outs), max(T, k.shape[1])
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
         self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
-        self.arrays, self.dbeta = (
-            _heads(self.z, planes.reshape(H if planes.ndim == 4 else 1, L * P, K), beta.astype(np.float64)),
-            np.zeros(H),
-        )
+        flat = planes.reshape(H if planes.ndim == 4 else 1, L * P, K)
+        self.arrays, self.dbeta = _heads(self.z, flat, beta.astype(np.float64)), np.zeros(H)
         self.p = [(_address(x), x.strides[0]) for x in self.arrays]
         self.threads = threads if B * H * tokens >= SMALL else 1
         tasks = B if causal else B * len(_stretches(tokens))
@@ -937,8 +935,11 @@ class _Job:
         shapes = (self.z.H, self.z.S), (self.z.H, self.z.S, self.z.V)
         self.sums = None
         if self.follows:  # in place, or, where nobody wants the sums, on a copy
-            copies = self.read and [x.copy() for x in self.read]
-            self.read = self.sums = (self.read if read is into else copies) or [np.zeros(shape) for shape in shapes]
+            if self.read is None:
+                self.read = [np.zeros(shape) for shape in shapes]
+            elif read is not into:
+                self.read = [x.copy() for x in self.read]
+            self.sums = self.read
         elif into is not None:
             self.sums = [np.zeros(shape) for shape in shapes]
 
