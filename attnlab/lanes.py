@@ -23,8 +23,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    *("AHEAD", "INT", "LANES", "LINE", "NOTHING", "Ahead", "Lanes", "aligned"),
-    *("compiled", "compiled_once", "copied", "flip", "inlined", "multiply", "piece", "scaled", "streamed"),
+    *("AHEAD", "INT", "LANES", "LINE", "NOTHING", "Ahead", "Lanes", "Rows", "address", "aligned"),
+    *("compiled", "compiled_once", "copied", "dots", "flip", "inlined", "multiply", "next_tile", "on_lines", "piece"),
+    *("place", "put", "scaled", "steady", "streamed", "stride", "take", "up"),
 ]
 
 LANES = 8
@@ -327,6 +328,16 @@ def flip(w, x, width, n, y, rows):
     w.loop(n, columns, step=8)
 
 
+@piece
+def dots(w, x, x_row, y, y_row, n, out):
+    """out[t] = x[t] . y[t] for eight tokens; n a multiple of 8."""
+
+    def term(i, sums):
+        return [w.fma(w.load(w.at(x, (t, x_row), i)), w.load(w.at(y, (t, y_row), i)), sums[t]) for t in range(8)]
+
+    w.store(w.sums(w.loop(n, term, [w.number(0)] * 8, step=LANES)), out)
+
+
 # -- products of matrices --
 
 
@@ -449,3 +460,84 @@ def multiply(a, ar, an, rows, b, bn, columns, c, cr, n, add, first, second):
                 _1x1(ai, ar, an, bi, bn, ci, cr, n, add, line, down, right, shift)
                 r += 1
         x += width
+
+
+# -- tiles: some tokens of one head, on their way between arrays and a desk, the memory that kernels work on --
+
+
+class Rows(NamedTuple):
+    """Tokens of one sequence, as they lie in an array: an address, and the strides of tokens and heads in numbers."""
+
+    at: int
+    token: int
+    head: int
+
+
+@inlined
+def place(x, t, h):
+    """Where token t of head h is."""
+    return x.at + 4 * (t * x.token + h * x.head)
+
+
+@inlined
+def next_tile(x, t, h, heads, tile, width, step):
+    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens. Where a
+    row begins inside a line, that of the head before has brought the line.
+    """
+    h += 1
+    if h == heads:
+        t, h = t + step, 0
+    at = place(x, t, h)
+    first = (at + 63) // 64 if h else at // 64
+    return Ahead(64 * first, x.token, tile, (at + 4 * width + 63) // 64 - first)
+
+
+@inlined
+def take(x, t, h, live, tile, width, row, zeros, desk):
+    """Copy a tile of rows to the desk, [tile, row]. The copy lies in one piece, as rows 2 KB apart would share a few
+    places of the first cache; up to the next whole vector, and beyond the last token, it is 0.
+    """
+    at = place(x, t, h)
+    for i in range(live):
+        copied(at + 4 * i * x.token, desk + 4 * i * row, width)
+        copied(zeros, desk + 4 * (i * row + width), -width % LANES)  # else NaN of another head might stand there
+    for i in range(live, tile):
+        copied(zeros, desk + 4 * i * row, row)
+
+
+@inlined
+def put(desk, row, factors, step, x, t, h, live, width, past_cache):
+    """A tile from the desk to where it belongs, row i times the number at factors + i step."""
+    at = place(x, t, h)
+    for i in range(live):
+        source, factor, to = desk + 4 * i * row, factors + 4 * i * step, at + 4 * i * x.token
+        if past_cache and width > 1:
+            streamed(source, factor, to, width)
+        else:
+            scaled(source, factor, to, width)
+
+
+def address(x):
+    """Where an array begins."""
+    return x.__array_interface__["data"][0]
+
+
+def stride(n):
+    """Of rows of n numbers: not a multiple of 512 bytes, which would crowd a few places of the cache."""
+    return n + LINE if n % 128 == 0 else n
+
+
+def up(n):
+    """n rounded up to whole vectors."""
+    return n + -n % LANES
+
+
+def steady(x):
+    """The array, or a copy of it where its rows are not in one piece."""
+    whole = not any(step % x.itemsize for step in x.strides)
+    return x if whole and (x.strides[-1] == x.itemsize or x.shape[-1] == 1) else np.ascontiguousarray(x)
+
+
+def on_lines(x):
+    """Whether every row starts on a line. Stores past the cache that fill half a line take five times as long."""
+    return not (address(x) % 64 or any(step % 64 for step in x.strides[:-1]))

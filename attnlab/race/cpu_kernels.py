@@ -47,17 +47,25 @@ from attnlab.lanes import (
     LANES,
     LINE,
     NOTHING,
-    Ahead,
+    Rows,
+    address,
     aligned,
     compiled,
     compiled_once,
     copied,
+    dots,
     flip,
     inlined,
     multiply,
+    next_tile,
+    on_lines,
     piece,
-    scaled,
-    streamed,
+    place,
+    put,
+    steady,
+    stride,
+    take,
+    up,
 )
 
 __all__ = ["LARGEST_LOGIT", "backward", "forward"]
@@ -67,14 +75,6 @@ BLOCK = 4080  # tokens summed in float32 before float64 takes the sum; a multipl
 STEP = 24  # tokens that a piece takes at a time, in three registers
 STATES = 2**18  # bytes of states that a causal job may hold
 SMALL = 4096  # token-heads below which a second thread costs more than it brings
-
-
-class Rows(NamedTuple):
-    """q, k, v, the output or a gradient of one sequence: an address, and the strides of tokens and heads in numbers."""
-
-    at: int
-    token: int
-    head: int
 
 
 class Sizes(NamedTuple):
@@ -377,16 +377,6 @@ def _fold(w, base, lanes, out, S):
     w.loop(S, eight, step=LANES)
 
 
-@piece
-def _deltas(w, x, x_row, y, y_row, n, out):
-    """out[t] = x[t] . y[t] for eight tokens; n a multiple of 8."""
-
-    def term(i, sums):
-        return [w.fma(w.load(w.at(x, (t, x_row), i)), w.load(w.at(y, (t, y_row), i)), sums[t]) for t in range(8)]
-
-    w.store(w.sums(w.loop(n, term, [w.number(0)] * 8, step=LANES)), out)
-
-
 def _triangle(later):
     @piece
     def triangle(w, x, less):
@@ -469,55 +459,12 @@ def _plus(w, x, y, out, n):
 
 
 @inlined
-def _place(x, t, h):
-    return x.at + 4 * (t * x.token + h * x.head)
-
-
-@inlined
-def _next(x, t, h, z, width, step):
-    """The tile that comes after this one, to be asked for: the next head's, or the first of the next tokens. Where a
-    row begins inside a line, that of the head before has brought the line.
-    """
-    h += 1
-    if h == z.H:
-        t, h = t + step, 0
-    at = _place(x, t, h)
-    first = (at + 63) // 64 if h else at // 64
-    return Ahead(64 * first, x.token, z.tile, (at + 4 * width + 63) // 64 - first)
-
-
-@inlined
-def _take(x, t, h, live, z, width, padded, d, desk):
-    """Copy a tile of rows to the desk, [tile, padded]. The copy lies in one piece, as rows 2 KB apart would share a few
-    places of the first cache; what lies beyond the last token is 0.
-    """
-    at = _place(x, t, h)
-    for i in range(live):
-        copied(at + 4 * i * x.token, desk + 4 * i * padded, width)
-        copied(d.zeros, desk + 4 * (i * padded + width), -width % LANES)  # else NaN of another head might stand there
-    for i in range(live, z.tile):
-        copied(d.zeros, desk + 4 * i * padded, padded)
-
-
-@inlined
 def _look(x, t, h, live, z, d):
     """Where a tile of q or k is, and its stride: in place, or on the desk if it is ragged."""
     if live == z.tile:
-        return _place(x, t, h), x.token
-    _take(x, t, h, live, z, z.K, z.key, d, d.x)
+        return place(x, t, h), x.token
+    take(x, t, h, live, z.tile, z.K, z.key, d.zeros, d.x)
     return d.x, z.key
-
-
-@inlined
-def _put(desk, padded, factors, step, x, t, h, live, width, z):
-    """A tile from the desk to where it belongs, row i times the number at factors + i step."""
-    at = _place(x, t, h)
-    for i in range(live):
-        row, factor, to = desk + 4 * i * padded, factors + 4 * i * step, at + 4 * i * x.token
-        if z.past_cache and width > 1:
-            streamed(row, factor, to, width)
-        else:
-            scaled(row, factor, to, width)
 
 
 @inlined
@@ -588,7 +535,7 @@ def _read_tile(o, t, h, live, z, d, bank, own, ahead):
     """
     T, at = z.tile, 4 * h * z.S * z.row
     direct = live == T and z.past_cache and z.V % 16 == 0
-    to, row = (_place(o, t, h), o.token) if direct else (d.o, z.row)
+    to, row = (place(o, t, h), o.token) if direct else (d.o, z.row)
     units, mask, call = ahead.lines if z.S >= T else T, 31 if T < 32 else 63, 0
     for x in range(0, z.value, 16):
         content, part, v = bank.base + at + 4 * x, bank.part + at + 4 * x, d.v + 4 * x
@@ -608,7 +555,7 @@ def _read_tile(o, t, h, live, z, d, bank, own, ahead):
             else:
                 _read_6x1(phi, T, content, part, z.row, z.S, scores, v, n, den, out, row, direct, line, down, mask)
     if not direct:
-        _put(d.o, z.row, d.one, 0, o, t, h, live, z.V, z)
+        put(d.o, z.row, d.one, 0, o, t, h, live, z.V, z.past_cache)
 
 
 @inlined
@@ -653,11 +600,11 @@ def _content_now(z, h, bank):
 @inlined
 def _reader(g, o, den, t, h, live, z, d):
     """dO, delta = dO . O, and one over the denominator of a tile's queries."""
-    _take(g, t, h, live, z, z.V, z.row, d, d.g)
-    _take(o, t, h, live, z, z.V, z.row, d, d.o)
+    take(g, t, h, live, z.tile, z.V, z.row, d.zeros, d.g)
+    take(o, t, h, live, z.tile, z.V, z.row, d.zeros, d.o)
     for i in range(0, z.tile, 8):
-        _deltas(d.g + 4 * i * z.row, z.row, d.o + 4 * i * z.row, z.row, z.value, d.delta + 4 * i)
-    _take(den, t, h, live, z, 1, 1, d, d.den)
+        dots(d.g + 4 * i * z.row, z.row, d.o + 4 * i * z.row, z.row, z.value, d.delta + 4 * i)
+    take(den, t, h, live, z.tile, 1, 1, d.zeros, d.den)
     _inverse(d.den, z.tile)
 
 
@@ -672,9 +619,9 @@ def _write(k, v, n, z, p, bank, d):
         live = min(T, n - t)
         for h in range(z.H):
             _phi(k, t, h, live, z, p, d, d.psi, live)
-            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            take(v, t, h, live, z.tile, z.V, z.row, d.zeros, d.v)
             _gather(d.psi, T, z.S, _lanes(z, h, bank))
-            _gathered(z, h, d.psi, d.v, bank, _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T))
+            _gathered(z, h, d.psi, d.v, bank, next_tile(k, t, h, z.H, T, z.K, T), next_tile(v, t, h, z.H, T, z.V, T))
 
 
 @compiled
@@ -688,7 +635,7 @@ def _read(q, o, n, z, p, bank, d):
             _phi(q, t, h, live, z, p, d, d.phi, T)
             _weigh(d.phi, T, mass, z.S, d.den)
             _inverse(d.den, T)
-            _read_tile(o, t, h, live, z, d, bank, False, _next(q, t, h, z, z.K, T))
+            _read_tile(o, t, h, live, z, d, bank, False, next_tile(q, t, h, z.H, T, z.K, T))
 
 
 @compiled
@@ -702,7 +649,7 @@ def _causal(q, k, v, o, den, n, z, p, bank, d):
         for h in range(z.H):
             _phi(k, t, h, live, z, p, d, d.psi, live)
             _phi(q, t, h, live, z, p, d, d.phi, T)
-            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            take(v, t, h, live, z.tile, z.V, z.row, d.zeros, d.v)
             _mass_now(z, h, bank, d)
             _weigh(d.phi, T, d.mass, z.S, d.den)
             _meeting(d.phi, 1, T, d.psi, z.S, d.meet, 0, NOTHING)
@@ -710,11 +657,11 @@ def _causal(q, k, v, o, den, n, z, p, bank, d):
             for i in range(0, T, 8):
                 _row_sums(d.meet + 4 * i * T, i + 8, d.den + 4 * i)
             if den.at:
-                _put(d.den, 1, d.one, 0, den, t, h, live, 1, z)
+                put(d.den, 1, d.one, 0, den, t, h, live, 1, z.past_cache)
             _inverse(d.den, T)
-            _read_tile(o, t, h, live, z, d, bank, True, _next(q, t, h, z, z.K, T))
+            _read_tile(o, t, h, live, z, d, bank, True, next_tile(q, t, h, z.H, T, z.K, T))
             _gather(d.psi, T, z.S, _lanes(z, h, bank))
-            _gathered(z, h, d.psi, d.v, bank, _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T))
+            _gathered(z, h, d.psi, d.v, bank, next_tile(k, t, h, z.H, T, z.K, T), next_tile(v, t, h, z.H, T, z.V, T))
 
 
 @compiled
@@ -726,9 +673,9 @@ def _read_slope(q, g, dq, n, z, p, bank, d):
         for h in range(z.H):
             mass, content = _state(z, h, bank)
             _phi(q, t, h, live, z, p, d, d.phi, live)
-            _take(g, t, h, live, z, z.V, z.row, d, d.g)
+            take(g, t, h, live, z.tile, z.V, z.row, d.zeros, d.g)
             _turn(d.g, z, d.turned)
-            ask = _next(q, t, h, z, z.K, T)
+            ask = next_tile(q, t, h, z.H, T, z.K, T)
             multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, ask, NOTHING)
             _weigh(d.phi, T, mass, z.S, d.den)
             _meet(d.phi, d.slope, T, z.S, d.delta)
@@ -737,9 +684,9 @@ def _read_slope(q, g, dq, n, z, p, bank, d):
             _weighted(d.phi, d.den, T, z.S)
             _through_read(d.phi, d.slope, T, z.S, mass, d.delta)
             _through_features(z, p, h, bank, d)
-            _put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z)
+            put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z.past_cache)
             _gather_less(d.phi, d.delta, T, z.S, _lanes(z, h, bank))
-            _gathered(z, h, d.phi, d.g, bank, _next(g, t, h, z, z.V, T), NOTHING)
+            _gathered(z, h, d.phi, d.g, bank, next_tile(g, t, h, z.H, T, z.V, T), NOTHING)
 
 
 @compiled
@@ -751,15 +698,15 @@ def _write_slope(k, v, dk, dv, n, z, p, bank, d):
         for h in range(z.H):
             mass, content = _state(z, h, bank)
             _phi(k, t, h, live, z, p, d, d.psi, live)
-            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            take(v, t, h, live, z.tile, z.V, z.row, d.zeros, d.v)
             _turn(d.v, z, d.turned)
-            keys, values = _next(k, t, h, z, z.K, T), _next(v, t, h, z, z.V, T)
+            keys, values = next_tile(k, t, h, z.H, T, z.K, T), next_tile(v, t, h, z.H, T, z.V, T)
             multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, NOTHING)
             _through_write(d.psi, d.slope, T, z.S, mass)
             multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, 0, values, NOTHING)
-            _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
+            put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z.past_cache)
             _through_features(z, p, h, bank, d)
-            _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
+            put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z.past_cache)
 
 
 @compiled
@@ -772,10 +719,14 @@ def _query_slope(q, k, v, g, o, den, dq, n, z, p, bank, d):
             content = bank.now + 4 * h * z.S * z.row
             _phi(k, t, h, live, z, p, d, d.psi, live)
             _phi(q, t, h, live, z, p, d, d.phi, live)
-            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            take(v, t, h, live, z.tile, z.V, z.row, d.zeros, d.v)
             _reader(g, o, den, t, h, live, z, d)
             _turn(d.g, z, d.turned)
-            keys, queries, more = _next(k, t, h, z, z.K, T), _next(q, t, h, z, z.K, T), _next(g, t, h, z, z.V, T)
+            keys, queries, more = (
+                next_tile(k, t, h, z.H, T, z.K, T),
+                next_tile(q, t, h, z.H, T, z.K, T),
+                next_tile(g, t, h, z.H, T, z.V, T),
+            )
             multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, queries)
             _meeting(d.v, z.row, 1, d.turned, z.V, d.meet, 1, more)
             _later(d.meet, d.delta)
@@ -784,9 +735,9 @@ def _query_slope(q, k, v, g, o, den, dq, n, z, p, bank, d):
             _weighted(d.phi, d.den, T, z.S)
             _through_read(d.phi, d.slope, T, z.S, d.mass, d.delta)
             _through_features(z, p, h, bank, d)
-            _put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z)
+            put(d.x, z.key, d.one, 0, dq, t, h, live, z.K, z.past_cache)
             _gather(d.psi, T, z.S, _lanes(z, h, bank))
-            _gathered(z, h, d.psi, d.v, bank, _next(v, t, h, z, z.V, T), _next(o, t, h, z, z.V, T))
+            _gathered(z, h, d.psi, d.v, bank, next_tile(v, t, h, z.H, T, z.V, T), next_tile(o, t, h, z.H, T, z.V, T))
             _content_now(z, h, bank)
 
 
@@ -802,12 +753,12 @@ def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
             content = bank.now + 4 * h * z.S * z.row
             _phi(q, t, h, live, z, p, d, d.phi, live)
             _phi(k, t, h, live, z, p, d, d.psi, live)
-            _take(v, t, h, live, z, z.V, z.row, d, d.v)
+            take(v, t, h, live, z.tile, z.V, z.row, d.zeros, d.v)
             _reader(g, o, den, t, h, live, z, d)
             _weighted(d.phi, d.den, T, z.S)
             _turn(d.v, z, d.turned)
-            keys, queries = _next(k, t, h, z, z.K, -T), _next(q, t, h, z, z.K, -T)
-            values, more = _next(v, t, h, z, z.V, -T), _next(g, t, h, z, z.V, -T)
+            keys, queries = next_tile(k, t, h, z.H, T, z.K, -T), next_tile(q, t, h, z.H, T, z.K, -T)
+            values, more = next_tile(v, t, h, z.H, T, z.V, -T), next_tile(g, t, h, z.H, T, z.V, -T)
             multiply(content, z.row, 1, z.S, d.turned, T, T, d.slope, T, z.V, 0, keys, queries)
             _meeting(d.g, z.row, 1, d.turned, z.V, d.meet, 0, values)
             _earlier(d.meet, d.delta)
@@ -815,16 +766,16 @@ def _key_slope(q, k, v, g, o, den, dk, dv, n, z, p, bank, d):
             _mass_now(z, h, bank, d)
             _through_write(d.psi, d.slope, T, z.S, d.mass)
             _through_features(z, p, h, bank, d)
-            _put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z)
+            put(d.x, z.key, d.one, 0, dk, t, h, live, z.K, z.past_cache)
             multiply(d.psi, 1, T, T, content, z.row, z.value, d.o, z.row, z.S, 0, more, NOTHING)
             _meeting(d.psi, 1, T, d.phi, z.S, d.meet, 1, NOTHING)
             _later(d.meet, d.zeros)
             for j in range(0, T, 6):  # what the queries of their own tile send to these keys
                 scores, to, d_out = d.meet + 4 * (j * T + j), d.o + 4 * j * z.row, d.g + 4 * j * z.row
                 multiply(scores, T, 1, 6, d_out, z.row, z.value, to, z.row, T - j, 1, NOTHING, NOTHING)
-            _put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z)
+            put(d.o, z.row, d.one, 0, dv, t, h, live, z.V, z.past_cache)
             _gather_less(d.phi, d.delta, T, z.S, _lanes(z, h, bank))
-            _gathered(z, h, d.phi, d.g, bank, _next(o, t, h, z, z.V, -T), NOTHING)
+            _gathered(z, h, d.phi, d.g, bank, next_tile(o, t, h, z.H, T, z.V, -T), NOTHING)
             _content_now(z, h, bank)
 
 
@@ -843,7 +794,7 @@ def forward(q, k, v, planes, beta, mass, content, out, *, causal, threads, den=N
     is at most LARGEST_LOGIT, and shapes fit.
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [out])
-    q, k, v = (_steady(x) for x in (q, k, v))
+    q, k, v = (steady(x) for x in (q, k, v))
     state = (mass, content)
     if not causal:
         call.run((_write, (k, v), cut, None, state) for cut in _stretches(k.shape[1]))
@@ -869,7 +820,7 @@ def backward(q, k, v, planes, beta, state, d_out, d_state, dq, dk, dv, *, causal
     carried in), and then `out` and `den` are as `forward` left them.
     """
     call = _Call(q, k, v, planes, beta, causal, threads, [dq, dk, dv])
-    q, k, v, d_out = (_steady(x) for x in (q, k, v, d_out))
+    q, k, v, d_out = (steady(x) for x in (q, k, v, d_out))
     if causal:  # one sweep sums the state again, the other its gradient; neither waits for the other
         (everything,), arrays = _cuts(q.shape[1], 1), (q, k, v, d_out, out, den)
         again = (_query_slope, (*arrays, dq), everything, state, None)
@@ -890,12 +841,12 @@ class _Call:
 
     def __init__(self, q, k, v, planes, beta, causal, threads, outs):
         (B, T, H, K), (L, P), V = q.shape, planes.shape[-3:-1], v.shape[-1]
-        S, past_cache, tokens = L << P, all(_on_lines(x) for x in outs), max(T, k.shape[1])
+        S, past_cache, tokens = L << P, all(on_lines(x) for x in outs), max(T, k.shape[1])
         dots, tile = L * P <= 4 and K % LANES == 0, STEP if causal or S < STEP else 2 * STEP
-        self.z = Sizes(H, K, V, L, P, S, tile, _up(K), _up(V), _row(_up(V)), _up(L * P), int(dots), int(past_cache))
+        self.z = Sizes(H, K, V, L, P, S, tile, up(K), up(V), stride(up(V)), up(L * P), int(dots), int(past_cache))
         flat = planes.reshape(H if planes.ndim == 4 else 1, L * P, K)
         self.arrays, self.dbeta = _heads(self.z, flat, beta.astype(np.float64)), np.zeros(H)
-        self.p = [(_address(x), x.strides[0]) for x in self.arrays]
+        self.p = [(address(x), x.strides[0]) for x in self.arrays]
         self.threads = threads if B * H * tokens >= SMALL else 1
         tasks = B if causal else B * len(_stretches(tokens))
         most = max(1, STATES // (3 * 4 * S * self.z.row)) if causal else H  # a causal job holds three states a head
@@ -916,10 +867,10 @@ class _Call:
                 self.gather(jobs, pool.map(lambda job: _Job(*job).run(), jobs))
 
     def gather(self, jobs, results):
-        for (_, place, *_, into), (dbeta, sums) in zip(jobs, results, strict=True):
-            self.dbeta[place[1]] += dbeta
+        for (_, where, *_, into), (dbeta, sums) in zip(jobs, results, strict=True):
+            self.dbeta[where[1]] += dbeta
             for x, own in zip(into, sums, strict=True) if sums else ():
-                x[place] += own
+                x[where] += own
 
 
 class _Job:
@@ -950,7 +901,7 @@ class _Job:
         z, dbeta = self.z, np.zeros(self.z.H)
         size, places, shapes = _layout(z, self.sweeps)
         memory = aligned(size)
-        first = _address(memory)
+        first = address(memory)
         at = [first + 4 * start for start, _ in places]
         d, bank = Desk(*at[: -len(shapes)]), Bank(*at[-len(shapes) :])
         part, lanes, twist, mass, base, now = (
@@ -988,7 +939,7 @@ class _Job:
         if x is None:
             return Rows(0, 0, 0)
         of_batch, of_token, of_head, _ = x.strides
-        at = _address(x) + self.b * of_batch + start * of_token + self.heads.start * of_head
+        at = address(x) + self.b * of_batch + start * of_token + self.heads.start * of_head
         return Rows(at, of_token // 4, of_head // 4)
 
 
@@ -1020,38 +971,14 @@ def _heads(z, planes, beta):
 @cache
 def _layout(z, sweeps):
     """(numbers in all, where each place of the desk and of the bank starts and stops, the shapes of the bank's)."""
-    T, bits = z.tile, _up(z.L * z.P) * z.tile
+    T, bits = z.tile, up(z.L * z.P) * z.tile
     desk = Desk(
         *(T * z.key, (T + 1) * z.projections, bits, bits, bits, z.S * T, z.S * T, T * z.row, T * z.row, T * z.row),
-        *(z.value * T, z.S * T, bits, T, T, T * T, _up(z.S), max(T, z.key, z.row), 1),
+        *(z.value * T, z.S * T, bits, T, T, T * T, up(z.S), max(T, z.key, z.row), 1),
     )
-    masses, contents = (z.H, _up(z.S)), (z.H, z.S, z.row)
+    masses, contents = (z.H, up(z.S)), (z.H, z.S, z.row)
     bank: list[tuple[int, ...]] = [contents, (*masses, LANES), (z.H, LANES), masses, contents]
     bank.append(contents if sweeps else (0,))
     sizes = [*desk, *map(math.prod, bank)]
     starts = list(accumulate((n + -n % LINE for n in sizes), initial=0))
     return starts[-1], [(start, start + n) for start, n in zip(starts, sizes, strict=False)], bank
-
-
-def _address(x):
-    return x.__array_interface__["data"][0]
-
-
-def _row(n):
-    """The stride of rows of n numbers: not a multiple of 512 bytes, which would crowd a few places of the cache."""
-    return n + LINE if n % 128 == 0 else n
-
-
-def _up(n):
-    return n + -n % LANES
-
-
-def _steady(x):
-    """The array, or a copy of it where its rows are not in one piece."""
-    whole = not any(stride % x.itemsize for stride in x.strides)
-    return x if whole and (x.strides[-1] == x.itemsize or x.shape[-1] == 1) else np.ascontiguousarray(x)
-
-
-def _on_lines(x):
-    """Whether every row starts on a line. Stores past the cache that fill half a line take five times as long."""
-    return not (_address(x) % 64 or any(stride % 64 for stride in x.strides[:-1]))
