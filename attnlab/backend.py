@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from attnlab.arrays import one_of
+import numpy as np
+
+from attnlab.arrays import as_numpy, one_of
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -27,6 +29,7 @@ __all__ = [
     "interpreting",
     "lacks_only_gpu",
     "load",
+    "narrow",
     "refuse_gradients",
     "why_not",
 ]
@@ -104,6 +107,18 @@ def refuse_gradients(impl: str, **arrays: Any) -> None:
         raise Unsupported(
             f"impl={impl!r} has no gradients, and {wanting[0]} requires one; detach it, or use one of {able}."
         )
+
+
+def narrow(impl: str, name: str, array: Any) -> np.ndarray:
+    """The array in float32, itself if it is that. Raises Unsupported where that is too narrow for a number."""
+    array = as_numpy(array)
+    if array.dtype == np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        result = array.astype(np.float32)
+    if array.dtype.itemsize > result.dtype.itemsize and not np.isfinite(result).all():
+        raise Unsupported(f"the {impl} implementation computes in float32, and {name} has numbers too large for it.")
+    return result
 
 
 def available(mechanism: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ It covers 2 beta P <= 80, where float32 holds all products of features, and refu
 import numpy as np
 from numba import get_num_threads
 
-from attnlab.arrays import as_float, as_numpy
-from attnlab.backend import Unsupported
+from attnlab.arrays import as_float
+from attnlab.backend import Unsupported, narrow
 from attnlab.dense import unit
 from attnlab.lanes import aligned
 from attnlab.race import cpu_kernels
@@ -45,7 +45,7 @@ def attention(
         )
     if normalize:
         q, k = unit(as_float(q)), unit(as_float(k))
-    q, k, v, planes = (_float32(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
+    q, k, v, planes = (narrow("numba", *x) for x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
     mass, content = np.zeros((B, H, L * 2**P)), np.zeros((B, H, L * 2**P, V))
     if state is not None:
         earlier = plain_state(state)
@@ -54,15 +54,3 @@ def attention(
     threads = get_num_threads()
     cpu_kernels.forward(q, k, v, planes, beta, mass, content, out, causal=causal, threads=threads)
     return (out, State(mass.reshape(B, H, L, -1), content.reshape(B, H, L, -1, V))) if return_state else out
-
-
-def _float32(name, x):
-    """The array in float32, itself if it is that. Raises Unsupported where that is too narrow for a number."""
-    x = as_numpy(x)
-    if x.dtype == np.float32:
-        return x
-    with np.errstate(over="ignore"):
-        narrow = x.astype(np.float32)
-    if x.dtype.itemsize > narrow.dtype.itemsize and not np.isfinite(narrow).all():
-        raise Unsupported(f"the numba implementation computes in float32, and {name} has numbers too large for it.")
-    return narrow

@@ -36,7 +36,7 @@ from attnlab.residual.params import RULES
 __all__ = ["Kept", "backward", "forward", "keep"]
 
 TILES = 8, 16, 24  # tokens of a chunk: the last, or the first that holds the longest sequence
-SPAN = 8  # chunks between two states that are kept for the gradient
+SPAN = 8
 BLOCK = LANES  # rows that a piece solves at a time
 SMALL = np.float32(2.0**-24)  # a state's scale below this is multiplied in
 SHORT = 2048  # token-heads below which a second thread costs more than it brings
@@ -102,8 +102,7 @@ class Slopes(NamedTuple):
     bar: int  # [tile, wide]: that of U and W
     v: int  # [tile, value]
     sums: int  # [tile, 3, 8]
-    state: int  # [key, wide]
-    turned: int  # [wide, key]: the same
+    state: int  # [key, wide]: over its scale
     before: int  # [SPAN, wide, key]: the states before the chunks of a span
     written: int  # [SPAN, tile, wide]: their U and W
     uw_turned: int  # [wide, tile]
@@ -113,7 +112,7 @@ class Slopes(NamedTuple):
     q_other: int
     k: int
     q: int
-    inner: int  # [8]
+    turned: int  # [key, tile]: one of them on its way
 
 
 class Grads(NamedTuple):
@@ -289,17 +288,24 @@ def _lane_sums(w, x, step, out):
 
 
 @piece
-def _inner(w, x, y, n, out):
-    """out[0:8] = x . y by lane."""
-    four = [
-        w.loop(
-            n,
-            lambda i, sums: [w.fma(w.load(w.at(x, i, LANES * j)), w.load(w.at(y, i, LANES * j)), sums[j]) for j in (0, 1)],
-            [w.number(0)] * 2,
-            step=2 * LANES,
-        )
-    ]
-    w.store(w.b.fadd(*four[0]), out)
+def _inner(w, x, x_row, y, y_row, rows, n, out):
+    """out[0:8] = the sum of x[r, c] y[c, r] by lane, x [rows, n]; both a multiple of 8."""
+
+    def down(r, sums):
+        def across(c, sums):
+            turned, sums = (
+                w.transpose([w.load(w.at(y, (w.b.add(c, w.integer(i)), y_row), r)) for i in range(LANES)]),
+                [*sums],
+            )
+            for i, column in enumerate(turned):
+                other = w.load(w.at(x, (w.b.add(r, w.integer(i)), x_row), c))
+                sums[i % 4] = w.fma(other, column, sums[i % 4])
+            return sums
+
+        return w.loop(n, across, sums, step=LANES)
+
+    a, b, c, d = w.loop(rows, down, [w.number(0)] * 4, step=LANES)
+    w.store(w.b.fadd(w.b.fadd(a, b), w.b.fadd(c, d)), out)
 
 
 # -- steps: what a kernel does with one chunk --
@@ -541,14 +547,16 @@ def _through_states(z, s, before, uw, first, second):
     if z.memories == 2:
         multiply(s.out, z.row, 1, C, other, z.key_row, z.key, s.q_other, z.key_row, z.value, 0, NOTHING, NOTHING)
     multiply(s.sent, z.row, 1, C, before, z.key_row, z.key, s.k_state, z.key_row, z.wide, 0, NOTHING, NOTHING)
-    multiply(uw, z.row, 1, C, s.turned, z.key_row, z.key, s.k_left, z.key_row, z.wide, 0, NOTHING, NOTHING)
+    _turn(uw, z.row, z, z.wide, s.uw_turned)
+    multiply(s.state, z.row, 1, z.key, s.uw_turned, C, C, s.turned, C, z.wide, 0, NOTHING, NOTHING)
+    for r in range(0, z.key, LANES):
+        flip(s.turned + 4 * r * C, C, C, s.k_left + 4 * r, z.key_row)
 
 
 @inlined
-def _between(z, s, uw, at):
+def _between(z, s, at):
     """Gradients of the tables: of Le, and dO U^T and dO W^T; `at` are the addresses of Grads."""
     C = z.tile
-    _turn(uw, z.row, z, z.wide, s.uw_turned)
     multiply(s.sent, z.row, 1, C, s.uw_turned, C, C, at[1], C, z.wide, 0, NOTHING, NOTHING)
     if z.memories == 2:
         multiply(s.out, z.row, 1, C, s.uw_turned, C, C, at[2], C, z.value, 0, NOTHING, NOTHING)
@@ -631,12 +639,6 @@ def _key_slopes(z, d, s, gates, pairs):
     _mixed(s.q, z.key_row, _gate(z, gates, ROUTE, 0), s.q_base, C, z.key)
 
 
-@inlined
-def _turn_state(z, s):
-    for r in range(0, z.key, LANES):
-        flip(s.state + 4 * r * z.row, z.row, z.wide, s.turned + 4 * r, z.key_row)
-
-
 @compiled
 def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, at, s, b, b_at):
     """The gradient of `_forward`, span by span from the last; `o` is the gradient of the output. The gradient of the
@@ -644,7 +646,7 @@ def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, 
     """
     C, g, one = z.tile, y.gates, np.float32(1)
     alpha, beta, gamma = gates
-    _turn_state(z, s)
+    scale = one
     for start in range((max(n, 1) - 1) // (SPAN * C) * SPAN * C, -1, -SPAN * C):
         chunks = min(SPAN, -(-(n - start) // C))
         for r in range(0, z.key, LANES):
@@ -670,8 +672,8 @@ def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, 
                 for i in range(C):
                     row = s.out + 4 * i * z.row
                     scaled(row, _gate(z, at[0], MIX, i), row + 4 * z.value, z.value)
-            _times(d.k, z.key_row, _gate(z, at[0], BEFORE, 0), d.k_read, z, z.key)
-            _times(d.q, z.key_row, _gate(z, at[0], ROUTE, 0), d.q_read, z, z.key)
+            for i in range(C):
+                g[AFTER, i] *= scale
             _times(d.k, z.key_row, _gate(z, at[0], AFTER, 0), d.k_left, z, z.key)
             _pairs(z, d, at[1], next_tile(k, t, 0, 1, C, z.K, -C))
             _tables(z, y)
@@ -681,12 +683,14 @@ def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, 
             _substitute_back(z, d, s, at[0], at[3])
             queries, values = next_tile(q, t, 0, 1, C, z.K, -C), next_tile(v, t, 0, 1, C, z.V, -C)
             _through_states(z, s, before, uw, queries, values)
-            _between(z, s, uw, b_at)
+            _between(z, s, b_at)
             _dotted(z, d, s, b_at[0])
-            _inner(s.turned, before, z.wide * z.key_row, b_at[6])
+            _inner(s.state, z.row, before, z.key_row, z.key, z.wide, b_at[6])
             inner = np.float32(0)
             for i in range(LANES):
-                inner += b.lanes[i]
+                inner += scale * b.lanes[i]
+            for i in range(C):
+                b.rows[K_LEFT, i] *= scale
             _table_slopes(z, y, b, inner)
             _key_slopes(z, d, s, at[0], b_at[5])
             put(s.q, z.key_row, d.one, 0, dq, t, 0, live, z.K, z.past_cache)
@@ -695,9 +699,16 @@ def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, 
             for i in range(live):
                 slopes[0][t + i], slopes[1][t + i] = b.rows[D_ALPHA, i], b.rows[D_BETA, i]
                 slopes[2][t + i] = b.rows[D_GAMMA, i]
-            _decay(z, s.state, z.row, whole, g, at[0])
+            scale = scale * whole
+            if not scale >= SMALL:
+                _decay(z, s.state, z.row, scale, g, at[0])
+                scale = one
+            for i in range(C):
+                g[BEFORE, i], g[ROUTE, i] = g[BEFORE, i] / scale, g[ROUTE, i] / scale
+            _times(d.k, z.key_row, _gate(z, at[0], BEFORE, 0), d.k_read, z, z.key)
+            _times(d.q, z.key_row, _gate(z, at[0], ROUTE, 0), d.q_read, z, z.key)
             multiply(d.k_read, 1, z.key_row, z.key, s.sent, z.row, z.wide, s.state, z.row, 2 * C, 1, NOTHING, NOTHING)
-            _turn_state(z, s)
+    _decay(z, s.state, z.row, scale, g, at[0])
 
 
 # -- from arrays to kernels --
@@ -730,7 +741,7 @@ def forward(q, k, v, gates, states, out, *, rule, clip, target, read_gates, part
         for m, x in enumerate(states):
             state[: z.K, m * z.value : m * z.value + z.V] = x[number, h]
         rows = [_rows(x, b, start, h) for x in (q, k, v, out, *(kept[:2] if kept else (None, None)))]
-        keep_at = address(kept.states[h, firsts[number]:]) if kept else 0
+        keep_at = address(kept.states[h, firsts[number] :]) if kept else 0
         own = [x[b, h, start:end] for x in gates]
         _forward(*rows, keep_at, *own, end - start, z, d, tables, at)
         for m, x in enumerate(states):
@@ -823,11 +834,9 @@ def _desk(z, clip):
 @cache
 def _slope_layout(z):
     C = z.tile
-    keys, wide, state, turned = C * z.key_row, C * z.row, z.key * z.row, z.wide * z.key_row
-    more = Slopes(
-        *[wide] * 3, C * z.value_row, C * 3 * LANES, state, turned, SPAN * turned, SPAN * wide, z.wide * C,
-        *[keys] * 6, LANES,
-    )  # fmt: skip
+    keys, wide, before = C * z.key_row, C * z.row, SPAN * z.wide * z.key_row
+    outs = C * z.value_row, C * 3 * LANES, z.key * z.row
+    more = Slopes(*[wide] * 3, *outs, before, SPAN * wide, z.wide * C, *[keys] * 6, z.key * C)
     tables = [(D_BEFORE + 1, C), *[(C, C)] * 4, (2 * C, C), (LANES,)]
     sizes = [n + -n % LINE for n in (*more, *map(prod, tables))]
     return sum(sizes), [0, *accumulate(sizes)][:-1], tables

@@ -56,7 +56,7 @@ def written(memory: Memory, key, value, alpha, rate, *, delta: bool) -> Memory:
 
 
 def error_target(error: Array, clip: float, target: str) -> Array:
-    """What R is taught: the error within [-clip, clip] (Huber's pseudo-residual), or tanh of it (log-cosh's, App. B)."""
+    """What R is taught: the error within [-clip, clip], from Huber's loss, or tanh of it, from log-cosh (App. B)."""
     return np.tanh(error) if target == "log_cosh" else np.clip(error, -clip, clip)
 
 
@@ -64,7 +64,8 @@ def step(S, R, q, k, v, alpha, beta, gamma, *, rule="rdn", clip=1.0, target="cli
     """One token of any rule: (S, R, error, residual, base_read, correction_read) from q, k [B, H, K], v [B, H, V] and
     gates [B, H].
 
-    Without `fitting` R holds the newest error alone (Table 4, p. 7); without `read_gates` o = S q + R q (Table 5, p. 8).
+    Without `fitting` R holds the newest error alone (Table 4, p. 7); without `read_gates` o = S q + R q (Table 5,
+    p. 8).
     """
     delta = RULES[rule].delta
     if not RULES[rule].residual:
