@@ -16,6 +16,6 @@ Where what stands:
 """
 
 from attnlab.residual.api import attention
-from attnlab.residual.params import RULES, State, retnet_retention
+from attnlab.residual.params import RULES, ResidualParams, State, retnet_retention
 
-__all__ = ["RULES", "State", "attention", "retnet_retention"]
+__all__ = ["RULES", "ResidualParams", "State", "attention", "retnet_retention"]

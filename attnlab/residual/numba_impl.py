@@ -3,7 +3,7 @@ to. The kernels, with what they change from the reference and what that bought, 
 has the same formulas to read.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import get_num_threads
@@ -14,23 +14,9 @@ from attnlab.backend import Unsupported
 from attnlab.dense import unit
 from attnlab.lanes import aligned
 from attnlab.residual import cpu_kernels
-from attnlab.residual.params import RULES, State, gates, segments
+from attnlab.residual.params import RULES, Gradient, State, gate_gradients, gates, segments
 
-__all__ = ["Gradient", "attention", "gradient"]
-
-
-class Gradient(NamedTuple):
-    """Of sum(out * d_out), and of sum(state * d_state) where that is given, float32. A gate that the rule does not have
-    has 0, as has a tied correction, whose part is in `write`; one that was given as [H] has its part of every token.
-    """
-
-    q: np.ndarray  # [B, T, H, K]
-    k: np.ndarray
-    v: np.ndarray  # [B, T, H, V]
-    retention: np.ndarray  # [B, T, H]; of log_retention, where that was given
-    write: np.ndarray
-    correction: np.ndarray
-    state: State  # of what was carried in, [N, H, K, V] each
+__all__ = ["attention", "gradient"]
 
 
 def attention(
@@ -100,14 +86,15 @@ def gradient(
     d_out = backend.narrow("numba", "d_out", d_out)
     of_gates = cpu_kernels.backward(q, k, v, call.gates, kept, d_out, d_states, *slopes, **call.options)
     slopes[0] *= np.float32(scale)
-    alpha, beta, gamma = (np.swapaxes(x, 1, 2) for x in of_gates)
-    if correction is None and RULES[rule].residual:
-        beta, gamma = beta + gamma, np.zeros_like(gamma)
-    if log_retention is not None:
-        alpha = call.gates[0] * alpha
-    named = {"retention": alpha, "write": beta, "correction": gamma}
-    named = {name: x if name in RULES[rule].gates else np.zeros_like(x) for name, x in named.items()}
-    return Gradient(*slopes, **named, state=_state(d_states))
+    of_gates = gate_gradients(
+        tuple(np.swapaxes(x, 1, 2) for x in of_gates),
+        call.gates[0],
+        retention=retention,
+        log_retention=log_retention,
+        write=write,
+        correction=correction,
+    )
+    return Gradient(*slopes, **of_gates, state=_state(d_states))
 
 
 class _Call:

@@ -1,20 +1,42 @@
 """The rules of residual memory and its baselines, their gates, and the checks of the public door.
 
-Letters: alpha `retention`, beta `write`, gamma `correction`, c `clip`, S `state.base`, R `state.residual`. Every rule is
-one row of RULES; gates and switches that a rule has no use for are refused or, where they only concern the residual,
-have no effect.
+Letters: alpha `retention`, beta `write`, gamma `correction`, c `clip`, S `state.base`, R `state.residual`. Every rule
+is one row of RULES; gates and switches that a rule has no use for are refused or, where they only concern the residual,
+have no effect. Below them the dials of the panel.
 """
 
+import itertools
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnlab import draws, inputs
 from attnlab.arrays import Array, Axes, Float, as_float, as_numpy, check, dial, flag, one_of
+from attnlab.dense import unit
+from attnlab.dials import Dials, knob
+from attnlab.inputs import INPUTS, STREAMS, TOY, Inputs
 
-__all__ = ["RULES", "TARGETS", "Rule", "State", "check_arguments", "gates", "retnet_retention", "segments"]
+__all__ = [
+    "ASKED_STREAM",
+    "POINTS",
+    "RULES",
+    "TARGETS",
+    "Gradient",
+    "ResidualParams",
+    "Rule",
+    "State",
+    "check_arguments",
+    "gate_gradients",
+    "gates",
+    "retnet_retention",
+    "segments",
+]
 
 TARGETS = ("clip", "log_cosh")
 GATES = ("retention", "write", "correction")
+ASKED_STREAM = 1  # of the draws: which earlier token a toy query asks for
+POINTS = 8  # of a gate's curve
 LARGEST_WRITE = 2.0  # beyond 1 a delta write overshoots; at 2 it reflects, and beyond 2 it diverges
 
 
@@ -50,6 +72,19 @@ class State(NamedTuple):
     residual: Any  # R, [B, H, K, V] or None
 
 
+class Gradient(NamedTuple):
+    """The gradient of each argument in its own shape; None for a gate that was not given or that the rule lacks."""
+
+    q: Float[Array, "B T H K"]
+    k: Float[Array, "B T H K"]
+    v: Float[Array, "B T H V"]
+    retention: Any
+    log_retention: Any
+    write: Any
+    correction: Any
+    state: State  # of the entering state, also where none was given and it was 0
+
+
 def retnet_retention(heads: int) -> Float[Array, " H"]:
     """RetNet's fixed decays, 1 - 2^(-5 - h) for head h (arXiv:2307.08621, Eq. 8 and Sec. 3.1)."""
     dial("heads", heads, 0, 2**20, integer=True)
@@ -69,6 +104,23 @@ def gates(rule, shape, retention, write, correction, log_retention, dtype=np.flo
     return alpha, beta, gamma
 
 
+def gate_gradients(slopes, alpha, *, retention, log_retention, write, correction) -> dict[str, Any]:
+    """From the gradients of (alpha, beta, gamma), each [B, T, H], to those of the gates as they were given: None where
+    none was, summed where it was [H].
+    """
+    dalpha, dbeta, dgamma = slopes
+    given = {
+        "retention": (retention, dalpha),
+        "log_retention": (log_retention, alpha * dalpha),
+        "write": (write, dbeta + dgamma if correction is None else dbeta),
+        "correction": (correction, dgamma),
+    }
+    return {
+        name: None if gate is None else slope.sum((0, 1)) if np.ndim(gate) == 1 else slope
+        for name, (gate, slope) in given.items()
+    }
+
+
 def segments(cu_seqlens: Any, B: int, T: int) -> list[tuple[int, int, int]]:
     """(row of the batch, first token, end) of every sequence: the rows themselves, or what `cu_seqlens` cuts row 0
     into.
@@ -76,7 +128,7 @@ def segments(cu_seqlens: Any, B: int, T: int) -> list[tuple[int, int, int]]:
     if cu_seqlens is None:
         return [(b, 0, T) for b in range(B)]
     cuts = as_numpy(cu_seqlens).tolist()
-    return [(0, start, end) for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [(0, start, end) for start, end in itertools.pairwise(cuts)]
 
 
 def check_arguments(
@@ -163,3 +215,104 @@ def _check_state(state: State, sequences: int, has: Rule, rule: str, sizes: Axes
         raise ValueError(f"state.residual must be {wanted} for rule={rule!r}, got {type(residual).__name__}")
     if residual is not None:
         check("state.residual", residual, "N H K V", where)
+
+
+# -- the dials of the panel --
+
+
+@dataclass(frozen=True)
+class ResidualParams(Dials):
+    """The dials of the panel with their ranges and the paper's letters; slider, test and notebook use the same ones.
+
+    A gate is a curve over the tokens, drawn through POINTS heights; a gate that the rule lacks is not looked at. The
+    target "none" is the clip at infinity. Raises ValueError with the dial's name, its range and what came.
+    """
+
+    rule: str = knob("rla", label="rule", choices=tuple(RULES))
+    similarity: float = knob(0.4, 0.0, 1.0, label="similarity of keys")
+    retention: tuple[float, ...] = knob((1.0,) * POINTS, 0.0, 1.0, label="retention", paper="α", points=POINTS)
+    write: tuple[float, ...] = knob((0.7,) * POINTS, 0.0, 1.0, label="write", paper="β", points=POINTS)
+    correction: tuple[float, ...] = knob((0.6,) * POINTS, 0.0, 1.0, label="correction", paper="γ", points=POINTS)
+    tied: bool = knob(False, label="tie γ to β")
+    target: str = knob("clip", label="errors are kept", choices=("clip", "none", "log_cosh"))
+    clip: float = knob(1.0, 0.0, 4.0, label="clip", paper="c")
+    fitting: bool = knob(True, label="fit R")
+    read_gates: bool = knob(True, label="gate the reads")
+    normalize: bool = knob(True, label="normalise q, k")
+    tokens: int = knob(24, 2, 64, label="tokens", paper="T")
+    head_width: int = knob(16, 2, 32, label="key width", paper="K")
+    value_width: int = knob(12, 2, 32, label="value width", paper="V")
+    seed: int = knob(0, 0, 9999, label="seed")
+    input: str = knob(TOY, label="input", choices=INPUTS)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """(K, V) in force: the dials' for toy tokens, the model's for a real head."""
+        return inputs.width(self.input, self.head_width), inputs.width(self.input, self.value_width)
+
+    def inputs(self) -> Inputs:
+        """One head of the stream. Toy: keys and values drawn from the seed, and queries that each ask for the value of
+        a token so far. A real head: the first `tokens` of its window, q and k divided by their lengths. Either way
+        keys and queries then lean towards one direction that all share, by `similarity`.
+        """
+        T, (K, V) = self.tokens, self.widths
+        if self.input == TOY:
+            own = draws.normal(self.seed, STREAMS["keys"], T, K) / np.sqrt(K)
+            k = self.leaning(own)
+            v = draws.normal(self.seed, STREAMS["values"], T, V)
+            return Inputs(_one_head(k[self.asked()]), _one_head(k), _one_head(v), tuple(str(t + 1) for t in range(T)))
+        q, k, v, words = inputs.inputs(self.input, T, K, self.seed)
+        q, k = (_one_head(self.leaning(unit(x[0, :, 0]))) for x in (q, k))
+        return Inputs(q, k, v, words)
+
+    def wide_keys(self) -> Float[Array, "T K2"]:
+        """Keys of twice the width, for a rule that keeps one memory in the space of two. Toy keys are drawn so wide,
+        and the narrow ones are their first half; those of a real head are unfolded into their positive and their
+        negative part, since a linear map would add no room.
+        """
+        T, (K, _) = self.tokens, self.widths
+        if self.input == TOY:
+            return self.leaning(draws.normal(self.seed, STREAMS["keys"], T, 2 * K) / np.sqrt(2 * K))
+        k = unit(inputs.inputs(self.input, T, K, self.seed).k[0, :, 0])
+        return self.leaning(np.concatenate([np.maximum(k, 0), np.maximum(-k, 0)], axis=1))
+
+    def leaning(self, own: Float[Array, "T K"]) -> Float[Array, "T K"]:
+        """Each row turned towards the direction that all share: (1 - similarity) own + similarity shared."""
+        shared = unit(draws.normal(self.seed, STREAMS["centres"], 1, own.shape[1]))
+        return (1 - self.similarity) * own + self.similarity * shared
+
+    def asked(self) -> Array:
+        """The token, so far, whose value each toy query asks for: whole numbers [T]."""
+        places = draws.uniform(self.seed, ASKED_STREAM, self.tokens, 1)[:, 0]
+        return np.floor(places * (1 + np.arange(self.tokens))).astype(np.int64)
+
+    def gates(self, rule: str | None = None) -> dict[str, Float[Array, "..."]]:
+        """The gates of this rule, the dial's if none is given, as `attention` takes them: [1, T, 1], or [H] where
+        fixed in time, for which the mean of the curve is taken.
+        """
+        rule = self.rule if rule is None else rule
+        curves = {"retention": self.retention, "write": self.write, "correction": self.correction}
+        if self.tied:
+            curves["correction"] = self.write
+        given = {name: curves[name] for name in RULES[rule].gates}
+        if rule == "retnet":
+            return {"retention": np.array([np.mean(self.retention)])}
+        return {name: over_tokens(points, self.tokens)[None, :, None] for name, points in given.items()}
+
+    def switches(self) -> dict[str, Any]:
+        """What else `attention` has to be told about errors: clip, target, fitting, read_gates."""
+        target = "log_cosh" if self.target == "log_cosh" else "clip"
+        clip = np.inf if self.target == "none" else self.clip
+        return {"clip": clip, "target": target, "fitting": self.fitting, "read_gates": self.read_gates}
+
+
+def over_tokens(points: tuple[float, ...], tokens: int) -> Float[Array, " T"]:
+    """The curve at each token: straight lines between points that stand evenly from the first token to the last."""
+    place = np.arange(tokens) * ((len(points) - 1) / (tokens - 1))
+    left = np.minimum(place.astype(np.int64), len(points) - 2)
+    heights = np.asarray(points)
+    return heights[left] + (heights[left + 1] - heights[left]) * (place - left)
+
+
+def _one_head(x: Float[Array, "T K"]) -> Float[Array, "1 T 1 K"]:
+    return x[None, :, None]
