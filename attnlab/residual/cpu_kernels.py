@@ -28,7 +28,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import accumulate
-from itertools import product as every
 from math import prod
 from typing import NamedTuple
 
@@ -42,6 +41,7 @@ from attnlab.lanes import (
     address,
     aligned,
     compiled,
+    copied,
     dots,
     flip,
     inlined,
@@ -737,7 +737,92 @@ def _backward(q, k, v, o, p, rp, dq, dk, dv, states, gates, slopes, n, z, d, y, 
     _decay(z, s.state, z.row, scale, g, at[0])
 
 
+# -- jobs: one after the other, as handing over to compiled code takes longer than a short sequence --
+
+
+@inlined
+def _rows(x, job):
+    """The tokens of a job in one head; nowhere, where there is nothing."""
+    _, b, start, _, h, _ = job
+    at = x.at + 4 * (b * x.batch + start * x.token + h * x.head) if x.at else 0
+    return Rows(at, x.token, x.head)
+
+
+@inlined
+def _load(z, heads, job, memories, zeros, state):
+    """A state to the desk; 0 around it."""
+    for r in range(z.key):
+        copied(zeros, state + 4 * r * z.row, z.row)
+    for m in range(z.memories):
+        source = memories[m] + 4 * (job[0] * heads + job[4]) * z.K * z.V
+        for r in range(z.K):
+            copied(source + 4 * r * z.V, state + 4 * (r * z.row + m * z.value), z.V)
+
+
+@inlined
+def _unload(z, heads, job, memories, state):
+    """The way back."""
+    for m in range(z.memories):
+        to = memories[m] + 4 * (job[0] * heads + job[4]) * z.K * z.V
+        for r in range(z.K):
+            copied(state + 4 * (r * z.row + m * z.value), to + 4 * r * z.V, z.V)
+
+
+@inlined
+def _kept_at(z, states, spans, job):
+    """Where the kept states of a job are; nowhere, where none are."""
+    return states + 4 * (job[4] * spans + job[5]) * z.key * z.wide if states else 0
+
+
+@inlined
+def _job(jobs, j):
+    return jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3], jobs[j, 4], jobs[j, 5]
+
+
+@compiled
+def _forward_jobs(jobs, places, gates, memories, states, spans, z, d, y, at):
+    q, k, v, o, p, rp = places
+    alpha, beta, gamma = gates
+    heads = alpha.shape[1]
+    for j in range(len(jobs)):
+        job = _job(jobs, j)
+        _, b, start, end, h, _ = job
+        _load(z, heads, job, memories, d.zeros, d.state)
+        own, kept = (alpha[b, h, start:end], beta[b, h, start:end], gamma[b, h, start:end]), _rows(rp, job)
+        rows = _rows(q, job), _rows(k, job), _rows(v, job), _rows(o, job), _rows(p, job)
+        _forward(*rows, kept, _kept_at(z, states, spans, job), *own, end - start, z, d, y, at)
+        _unload(z, heads, job, memories, d.state)
+
+
+@compiled
+def _backward_jobs(jobs, places, gates, slopes, memories, states, spans, z, d, y, at, s, b, b_at):
+    q, k, v, o, p, rp, dq, dk, dv = places
+    heads = gates[0].shape[1]
+    for j in range(len(jobs)):
+        job = _job(jobs, j)
+        _, r, start, end, h, _ = job
+        if start == end:
+            continue
+        _load(z, heads, job, memories, d.zeros, s.state)
+        own = gates[0][r, h, start:end], gates[1][r, h, start:end], gates[2][r, h, start:end]
+        of_own = slopes[0][r, h, start:end], slopes[1][r, h, start:end], slopes[2][r, h, start:end]
+        rows = _rows(q, job), _rows(k, job), _rows(v, job), _rows(o, job), _rows(p, job), _rows(rp, job)
+        kept = _kept_at(z, states, spans, job)
+        into = _rows(dq, job), _rows(dk, job), _rows(dv, job)
+        _backward(*rows, *into, kept, own, of_own, end - start, z, d, y, at, s, b, b_at)
+        _unload(z, heads, job, memories, s.state)
+
+
 # -- from arrays to kernels --
+
+
+class Place(NamedTuple):
+    """An array [B, T, H, n]: where it begins, and its strides in numbers; nowhere, for what there is not."""
+
+    at: int
+    batch: int
+    token: int
+    head: int
 
 
 class Kept(NamedTuple):
@@ -756,20 +841,15 @@ def forward(q, k, v, gates, states, out, *, rule, clip, target, read_gates, part
     `params.segments` gives them; `kept`, of `keep`, is filled for the gradient. Nothing is checked.
     """
     z = _sizes(q, v, rule, target, read_gates, parts, [out, *(kept[:2] if kept else [])])
-    gates = [np.ascontiguousarray(np.swapaxes(x, 1, 2), np.float32) for x in gates]
-    q, k, v = (steady(x) for x in (q, k, v))
-    firsts = list(accumulate((_spans(z, part) for part in parts), initial=0))
+    gates = tuple(np.ascontiguousarray(np.swapaxes(x, 1, 2), np.float32) for x in gates)
+    arrays = [steady(x) for x in (q, k, v)]
+    places = tuple(_place(x) for x in (*arrays, out, *(kept[:2] if kept else (None, None))))
+    shared = places, gates, _addresses(states), *_kept_states(kept)
 
-    def job(place, desk):
-        (number, (b, start, end)), h = place
-        state = desk.load(desk.at.state, [x[number, h] for x in states])
-        rows = [_rows(x, b, start, h) for x in (q, k, v, out, *(kept[:2] if kept else (None, None)))]
-        kept_at = address(kept.states[h, firsts[number] :]) if kept else 0
-        own = [x[b, h, start:end] for x in gates]
-        _forward(*rows, kept_at, *own, end - start, z, desk.at, desk.tables, desk.tables_at)
-        desk.unload(state, [x[number, h] for x in states])
+    def run(jobs, desk):
+        _forward_jobs(jobs, *shared, z, *desk.whole)
 
-    _each(job, lambda: _Desk(z, clip), parts, q, threads)
+    _each(run, lambda: _Desk(z, clip), _jobs(z, parts, q.shape[2]), threads)
 
 
 def keep(q, v, *, rule, parts):
@@ -791,30 +871,50 @@ def backward(q, k, v, gates, kept, d_out, d_states, dq, dk, dv, *, rule, clip, t
     `forward` filled; the rest as there.
     """
     z = _sizes(q, v, rule, target, read_gates, parts, [dq, dk, dv])
-    gates = [np.ascontiguousarray(np.swapaxes(x, 1, 2), np.float32) for x in gates]
-    slopes = [np.zeros_like(x) for x in gates]
-    q, k, v, d_out = (steady(x) for x in (q, k, v, d_out))
-    firsts = list(accumulate((_spans(z, part) for part in parts), initial=0))
+    gates = tuple(np.ascontiguousarray(np.swapaxes(x, 1, 2), np.float32) for x in gates)
+    slopes = tuple(np.zeros_like(x) for x in gates)
+    arrays = [steady(x) for x in (q, k, v, d_out)]
+    places = tuple(_place(x) for x in (*arrays, *kept[:2], dq, dk, dv))
+    shared = places, gates, slopes, _addresses(d_states), *_kept_states(kept)
 
-    def job(place, desk):
-        (number, (b, start, end)), h = place
-        if start == end:
-            return
-        state = desk.load(desk.slopes_at.state, [x[number, h] for x in d_states])
-        rows = [_rows(x, b, start, h) for x in (q, k, v, d_out, *kept[:2], dq, dk, dv)]
-        kept_at = address(kept.states[h, firsts[number] :])
-        own = [tuple(x[b, h, start:end] for x in arrays) for arrays in (gates, slopes)]
-        places = desk.at, desk.tables, desk.tables_at, desk.slopes_at, desk.grads, desk.grads_at
-        _backward(*rows, kept_at, *own, end - start, z, *places)
-        desk.unload(state, [x[number, h] for x in d_states])
+    def run(jobs, desk):
+        _backward_jobs(jobs, *shared, z, *desk.whole, *desk.of_slopes)
 
-    _each(job, lambda: _Desk(z, clip, slopes=True), parts, q, threads)
+    _each(run, lambda: _Desk(z, clip, slopes=True), _jobs(z, parts, q.shape[2]), threads)
     return slopes
+
+
+def _jobs(z, parts, heads):
+    """Whole numbers [jobs, 6]: sequence, row of the batch, first token, end, head, and spans of earlier sequences. Heads
+    lie innermost, as in memory.
+    """
+    firsts = accumulate((_spans(z, part) for part in parts), initial=0)
+    jobs = [
+        (n, *part, h, first) for n, (part, first) in enumerate(zip(parts, firsts, strict=False)) for h in range(heads)
+    ]
+    return np.array(jobs, np.int64).reshape(len(jobs), 6)
 
 
 def _spans(z, part):
     _, start, end = part
     return -(-(end - start) // (SPAN * z.tile))
+
+
+def _place(x):
+    if x is None or not x.size:
+        return Place(0, 0, 0, 0)
+    return Place(address(x), *(step // 4 for step in x.strides[:3]))
+
+
+def _addresses(memories):
+    """Of the first memory, and of the second one where there is one."""
+    assert all(x.dtype == np.float32 and x.flags.c_contiguous for x in memories)
+    return address(memories[0]), address(memories[-1])
+
+
+def _kept_states(kept):
+    """Where they begin, and how many there are of a head."""
+    return (address(kept.states), kept.states.shape[1]) if kept and kept.states.size else (0, 0)
 
 
 def _sizes(q, v, rule, target, read_gates, parts, outs):
@@ -852,34 +952,17 @@ def _slope_layout(z):
 
 
 class _Desk:
-    """The memory that one thread works on, for one head after the other: addresses, and arrays on the tables."""
+    """The memory that one thread works on, for one job after the other: addresses, and arrays on the tables."""
 
     def __init__(self, z, clip, slopes=False):
-        self.z = z
         self.memory, at, views = _memory(*_layout(z))
-        self.at, self.tables = Desk(*at[: -len(views)]), Tables(*views)
-        self.tables_at = tuple(at[-len(views) :])
-        _view(self.memory, self.at.one, 1)[:] = 1
-        _view(self.memory, self.at.clip, 1)[:] = clip
+        desk = Desk(*at[: -len(views)])
+        self.whole = desk, Tables(*views), tuple(at[-len(views) :])
+        _view(self.memory, desk.one, 1)[:] = 1
+        _view(self.memory, desk.clip, 1)[:] = clip
         if slopes:
             self.more, at, views = _memory(*_slope_layout(z))
-            self.slopes_at, self.grads = Slopes(*at[: -len(views)]), Grads(*views)
-            self.grads_at = tuple(at[-len(views) :])
-
-    def load(self, at, memories):
-        """A state on the desk, from arrays [K, V]; 0 around them."""
-        z = self.z
-        state = _view(self.memory if at == self.at.state else self.more, at, z.key, z.row)
-        state[:] = 0
-        for m, x in enumerate(memories):
-            state[: z.K, m * z.value : m * z.value + z.V] = x
-        return state
-
-    def unload(self, state, memories):
-        """The way back."""
-        z = self.z
-        for m, x in enumerate(memories):
-            x[:] = state[: z.K, m * z.value : m * z.value + z.V]
+            self.of_slopes = Slopes(*at[: -len(views)]), Grads(*views), tuple(at[-len(views) :])
 
 
 def _memory(size, starts, shapes):
@@ -894,31 +977,22 @@ def _view(memory, at, *shape):
     return memory[start : start + prod(shape)].reshape(shape)
 
 
-def _rows(x, b, start, h):
-    """Where the tokens of one head are, from `start` on; nowhere, where there is nothing."""
-    if x is None or not x.size:
-        return Rows(0, 0, 0)
-    of_batch, of_token, of_head, _ = x.strides
-    return Rows(address(x) + b * of_batch + start * of_token + h * of_head, of_token // 4, of_head // 4)
-
-
-def _each(job, desk, parts, q, threads):
-    """job(place, desk) for every sequence and head, shared out to threads, each with a desk of its own. Threads start
-    and end here, so that a process forked later misses none; no number hangs on how many there are.
+def _each(run, desk, jobs, threads):
+    """run(jobs, desk) for all jobs, shared out to threads, each with a desk of its own: a few at a time, as sequences
+    may differ in length. Threads start and end here, so that a process forked later misses none; no number hangs on
+    how many there are.
     """
-    B, T, H, _ = q.shape
-    places = list(every(enumerate(parts), range(H)))
-    if threads == 1 or len(places) < 2 or B * T * H < SHORT:
-        own = desk() if places else None
-        for place in places:
-            job(place, own)
+    tokens = int((jobs[:, 3] - jobs[:, 2]).sum())
+    if threads == 1 or len(jobs) < 2 or tokens < SHORT:
+        if len(jobs):
+            run(jobs, desk())
         return
-    own = threading.local()
+    own, shares = threading.local(), np.array_split(jobs, min(len(jobs), 8 * threads))
 
-    def run(place):
+    def work(share):
         if not hasattr(own, "desk"):
             own.desk = desk()
-        job(place, own.desk)
+        run(share, own.desk)
 
-    with ThreadPoolExecutor(min(threads, len(places))) as pool:
-        list(pool.map(run, places))
+    with ThreadPoolExecutor(min(threads, len(shares))) as pool:
+        list(pool.map(work, shares))

@@ -13,7 +13,13 @@ const gate = { alpha: "α", beta: "β", gamma: "γ" };
 export const words = {
   title: "Residual error memory",
   subtitle: "arXiv:2509.25223v1 · a second memory keeps what the first one got wrong",
-  choices: { ...rules, clip: "clipped to ±c", none: "whole (c = ∞)", log_cosh: "tanh (log-cosh)", toy: "toy: drawn pairs" },
+  choices: {
+    ...rules,
+    clip: "clipped to ±c",
+    none: "whole (c = ∞)",
+    log_cosh: "tanh (log-cosh)",
+    toy: "toy: drawn pairs",
+  },
   options: { weights: { label: "whose weights", errors: "errors", values: "values" } },
   rules,
   gate,
@@ -31,7 +37,8 @@ export const words = {
     tile: (name, t) => `${name} after token ${t + 1}`,
     channel: "key channel",
     entry: "value channel",
-    at: (name, t, channel, entry) => `${name} after token ${t + 1}, key channel ${channel + 1}, value channel ${entry + 1}`,
+    at: (name, t, channel, entry) =>
+      `${name} after token ${t + 1}, key channel ${channel + 1}, value channel ${entry + 1}`,
     sum: (left, added) => `${left}, what was left, + ${added}, what the token wrote`,
   },
   weights: {
@@ -69,7 +76,7 @@ export const words = {
     title: "The clip",
     caption: "Dots: each channel of *v − kS* before and after the clip; large: the token in focus.",
     none: "This rule remembers no errors.",
-    source: "p. 4; Listing 1, p. 15; tanh: App. B, p. 14",
+    source: "p. 4; the losses behind it, pp. 13–14",
     x: "error of S",
     y: "what R is taught",
     share: (percent) => `${percent} % beyond ±c`,

@@ -263,7 +263,8 @@ export function computer(spec) {
       ...similar([common, rule], () => {
         const means = spec.similarities.map((similarity) => meanRecall(about(rule, keysOf(similarity))));
         const side = (n) => list(means.length, (s) => means[s][n]);
-        return { similar: list(means.length, (s) => spec.similarities[s]), similar_base: side(0), similar_both: side(1) };
+        const similar = list(means.length, (s) => spec.similarities[s]);
+        return { similar, similar_base: side(0), similar_both: side(1) };
       }),
       ...budgets([common, similarity], rivals),
     };

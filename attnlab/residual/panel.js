@@ -118,8 +118,8 @@ function lines(words, x, base, both, residual, gap) {
   const apart = base.map((one, i) => Math.abs(one - both[i]));
   const i = apart.indexOf(Math.max(...apart));
   const high = base[i] >= both[i];
-  const right = i > x.length / 2;
-  const name = (word, value, up, colour) => label(word, [x[i], value + (up ? 1 : -3) * gap], colour, right ? "right" : "left");
+  const side = i > x.length / 2 ? "right" : "left";
+  const name = (word, value, up, colour) => label(word, [x[i], value + (up ? 1 : -3) * gap], colour, side);
   return [
     { type: "line", x, y: base, colour: "ink", width: 1.2, dash: [4, 3] },
     name(words.alone, base[i], high || !residual, "ink"),
@@ -128,7 +128,7 @@ function lines(words, x, base, both, residual, gap) {
   ];
 }
 
-// How well each past value is recalled after the token in focus. Along the axis stand the keys; the oldest is on the left.
+// How well each past value is recalled after the token in focus. Along the axis stand the keys, the oldest on the left.
 function recall(context) {
   const { views, words } = context;
   const T = views.alpha.length;
@@ -242,7 +242,8 @@ function clip(context) {
     read({ query = own, entry }) {
       if (!residual || !(query < T && entry < V)) return null;
       const at = query * V + entry;
-      return { label: says.at(named.name("key", query), entry), value: views.kept[at], sum: says.sum(short(views.error[at])) };
+      const sum = says.sum(short(views.error[at]));
+      return { label: says.at(named.name("key", query), entry), value: views.kept[at], sum };
     },
   };
 }
@@ -297,7 +298,8 @@ function budget(context) {
   const [, top] = x.domain;
   const says = words.budget;
   const at = (i) => ({ rule: i % names.length });
-  const reach = Array.from({ length: REACH * names.length }, (_, i) => [(top * Math.floor(i / names.length)) / REACH, i]);
+  const along = (i) => (top * Math.floor(i / names.length)) / REACH;
+  const reach = Array.from({ length: REACH * names.length }, (_, i) => i);
   return {
     ...says,
     caption: says.caption(numbers),
@@ -305,15 +307,16 @@ function budget(context) {
     y: axis("", [0.4, names.length + 0.6], []),
     layers: names.flatMap((name, n) => {
       const colour = spec.rules[name].residual ? "error" : "muted";
+      const y = [rows[n] - 0.4, rows[n] + 0.4];
       return [
-        { type: "box", x: [0, wide[n]], y: [rows[n] - 0.4, rows[n] + 0.4], colour, alpha: name === state.dials.rule ? 0.5 : 0.25 },
-        { type: "line", x: [narrow[n], narrow[n]], y: [rows[n] - 0.4, rows[n] + 0.4], colour },
+        { type: "box", x: [0, wide[n]], y, colour, alpha: name === state.dials.rule ? 0.5 : 0.25 },
+        { type: "line", x: [narrow[n], narrow[n]], y, colour },
         label(`${words.rules[name]} ${short(wide[n], 3)}`, [GAP * top, rows[n] - 0.15], "ink"),
       ];
     }),
     marks: [
       { x: wide, y: rows, at, find: ({ rule }) => found(rule, names.length) },
-      { x: reach.map(([x]) => x), y: reach.map(([, i]) => rows[i % names.length]), at, find: () => [] },
+      { x: reach.map(along), y: reach.map((i) => rows[i % names.length]), at, find: () => [] },
     ],
     walk: { axis: "rule", size: names.length },
     columns: [

@@ -15,17 +15,22 @@ Letters as in `chunked.py`. Inside, tensors are [chunks, B H, C, ...], and a num
 
 bfloat16 and float16 inputs compute in float32 and return their own type; float64 stays float64; states are as wide as
 the computation. Sequences of `cu_seqlens` are computed one after the other, and so are the rows of a batch on a CPU:
-there the bits of a small product depend on where its matrices lie, and a row shall not depend on its neighbours.
+there the bits of a small product depend on where its matrices lie, and a row shall not depend on its neighbours. On the
+CPU float32 runs on the kernels of `cpu_kernels.py` where Numba is installed, forward and backward; what is said above
+is for float64 and for other devices.
 """
 
+import os
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 
-from attnlab.residual.params import RULES
+from attnlab.residual.params import RULES, segments
 from attnlab.residual.tensors import all_numpy, as_tensor, carried, gates, given_back, parts, refuse, sequences, unit
 
 CHUNK, GROUP = 32, 16  # tokens a chunk; chunks side by side
+FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 def attention(
@@ -66,9 +71,14 @@ def attention(
         q = q if scale == 1 else scale * q
         alpha, beta, gamma = gates((B, T, H), retention, write, correction, log_retention, **own)
         S, R = carried(state, rule, (sequences(cu_seqlens, B), H, K, V), **own)
-        how = _How(RULES[rule].delta, RULES[rule].residual, float(clip), target, read_gates)
-        where = parts(cu_seqlens, B, T, together=q.device.type != "cpu")
-        out, S, R = _Residual.apply(q, k, v, alpha, beta, gamma, S, R, how, where)
+        if FAST and q.device.type == "cpu" and own["dtype"] == torch.float32:
+            options = {"rule": rule, "clip": float(clip), "target": target, "read_gates": read_gates}
+            options["parts"] = segments(cu_seqlens, B, T)
+            out, S, R = _ResidualOnCPU.apply(q, k, v, alpha, beta, gamma, S, R, options)
+        else:
+            how = _How(RULES[rule].delta, RULES[rule].residual, float(clip), target, read_gates)
+            where = parts(cu_seqlens, B, T, together=q.device.type != "cpu")
+            out, S, R = _Residual.apply(q, k, v, alpha, beta, gamma, S, R, how, where)
     return given_back(out.to(out_dtype), S, R, numpy=numpy, return_state=return_state)
 
 
@@ -101,7 +111,7 @@ class _Residual(torch.autograd.Function):
         out, keep, kept = v.new_empty(v.shape), any(ctx.needs_input_grad), []
         last = [None if x is None else x.new_empty(x.shape) for x in (S, R)]
         for rows, tokens, states in where:
-            memories = tuple(None if x is None else x[states].flatten(0, 1) for x in (S, R))
+            memories = tuple(None if x is None else _copied(x[states].flatten(0, 1)) for x in (S, R))
             for span in _spans(tokens):
                 group = _Group(how, *(_chunks(x[rows], span) for x in (q, k, v, alpha, beta, gamma)))
                 entering = memories
@@ -140,7 +150,7 @@ class _Gradient(_Once):
         at, d_last = len(kept), (d_base, d_residual)
         d_first = [None if x is None else x.new_empty(x.shape) for x in d_last]
         for rows, tokens, states in reversed(where):
-            memories = tuple(None if x is None else x[states].flatten(0, 1) for x in d_last)
+            memories = tuple(None if x is None else _copied(x[states].flatten(0, 1)) for x in d_last)
             for span in reversed(list(_spans(tokens))):
                 at -= 4
                 group = _Group(how, *(_chunks(x[rows], span) for x in arrays))
@@ -149,6 +159,51 @@ class _Gradient(_Once):
                     _put(slope, x[rows], span)
             _leave(memories, d_first, states)
         return *slopes, *d_first, None, None
+
+
+class _ResidualOnCPU(torch.autograd.Function):
+    """The same function by the kernels for the CPU. It keeps the arguments and what `cpu_kernels.Kept` says."""
+
+    @staticmethod
+    @torch.compiler.disable
+    def forward(ctx, q, k, v, alpha, beta, gamma, S, R, options):
+        from attnlab.residual import cpu_kernels
+
+        memories = [x.clone(memory_format=torch.contiguous_format) for x in (S, R) if x is not None]
+        out, kept = v.new_empty(v.shape), None
+        arrays, gate_arrays = [_numpy(x) for x in (q, k, v)], [_numpy(x) for x in (alpha, beta, gamma)]
+        if any(ctx.needs_input_grad):
+            kept = cpu_kernels.keep(arrays[0], arrays[2], rule=options["rule"], parts=options["parts"])
+            ctx.save_for_backward(q, k, v, alpha, beta, gamma, *(torch.from_numpy(x) for x in kept))
+        states, threads = [_numpy(x) for x in memories], torch.get_num_threads()
+        cpu_kernels.forward(*arrays, gate_arrays, states, _numpy(out), kept=kept, threads=threads, **options)
+        ctx.options = options
+        return out, memories[0], memories[1] if len(memories) == 2 else None
+
+    @staticmethod
+    @torch.compiler.disable
+    def backward(ctx, d_out, d_base, d_residual):
+        return _GradientOnCPU.apply(d_out, d_base, d_residual, ctx.options, *ctx.saved_tensors)
+
+
+class _GradientOnCPU(_Once):
+    @staticmethod
+    def forward(ctx, d_out, d_base, d_residual, options, q, k, v, alpha, beta, gamma, *kept):
+        from attnlab.residual import cpu_kernels
+
+        d_memories = [x.clone(memory_format=torch.contiguous_format) for x in (d_base, d_residual) if x is not None]
+        slopes = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+        arrays, gate_arrays = [_numpy(x) for x in (q, k, v)], [_numpy(x) for x in (alpha, beta, gamma)]
+        given = cpu_kernels.Kept(*(_numpy(x) for x in kept)), _numpy(d_out), [_numpy(x) for x in d_memories]
+        into, threads = [_numpy(x) for x in slopes], torch.get_num_threads()
+        of_gates = cpu_kernels.backward(*arrays, gate_arrays, *given, *into, threads=threads, **options)
+        of_gates = [torch.from_numpy(x).transpose(1, 2) for x in of_gates]
+        return *slopes, *of_gates, d_memories[0], d_memories[1] if len(d_memories) == 2 else None, None
+
+
+def _numpy(x):
+    """The same memory as a NumPy array."""
+    return x.detach().resolve_neg().numpy()
 
 
 class _Group:
@@ -365,7 +420,12 @@ def _chunks(x, span):
     start, chunks, C = span
     x = x[:, start : start + chunks * C].unflatten(1, (chunks, C))
     x = x.unsqueeze(-1) if x.ndim == 4 else x
-    return x.permute(1, 0, 3, 2, 4).flatten(1, 2).contiguous()
+    return _copied(x.permute(1, 0, 3, 2, 4).flatten(1, 2))
+
+
+def _copied(x):
+    """In memory of its own, which starts on a cache line wherever x stands among others."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _put(x, into, span):
