@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "ids",
         nargs="*",
         metavar="ID",
-        help="claims to check, such as race.lemma10, or a mechanism such as race; all if none is given",
+        help="claims to check, such as race.lemma10, a group such as rdn, or a mechanism; all if none is given",
     )
     verify.set_defaults(run=run_verify)
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage="attnlab export MECHANISM OUT.html [--set NAME=VALUE ...] [--link ADDRESS] [--force]",
         description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
     )
-    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel: race, or dense for softmax")
+    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel: race, residual, or dense for softmax")
     export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
     export.add_argument(
         "--set",
@@ -186,7 +186,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     print("\nImplementations that can run here")
     for entry in report["implementations"]:
         name = f"{entry['mechanism']} {entry['impl']}"
-        print(f"  {'+' if entry['runs'] else '-'} {name:<16} {entry['device'] or entry['why_not']}")
+        print(f"  {'+' if entry['runs'] else '-'} {name:<19} {entry['device'] or entry['why_not']}")
     kernels = report["kernels"] or {"table": []}
     if report["kernels"]:
         print(f"\nTriton kernels without a GPU: {_kernels_line(kernels)}")
@@ -290,21 +290,29 @@ def run_verify(options: argparse.Namespace) -> int:
 def all_claims() -> Iterator[Claim]:
     """Every mechanism's claims, in the order of the papers."""
     for mechanism in attnlab.MECHANISMS:
-        yield from importlib.import_module(f"attnlab.{mechanism}.claims").CLAIMS
+        yield from _claims_of(mechanism)
+
+
+def _claims_of(mechanism: str) -> Sequence[Claim]:
+    return importlib.import_module(f"attnlab.{mechanism}.claims").CLAIMS
 
 
 def _chosen(names: Sequence[str]) -> list[Claim]:
+    """The claims of these names: one claim, all whose names begin so (rdn), or all of a mechanism (residual)."""
     claims = list(all_claims())
     if not names:
         return claims
-    unknown = [
-        name for name in names if not any(claim.id == name or claim.id.startswith(name + ".") for claim in claims)
-    ]
+    meant = {
+        name: {claim.id for claim in claims if claim.id == name or claim.id.startswith(name + ".")} for name in names
+    }
+    for name in meant.keys() & set(attnlab.MECHANISMS):
+        meant[name] |= {claim.id for claim in _claims_of(name)}
+    unknown = [name for name, found in meant.items() if not found]
     if unknown:
         raise CommandError(
             f"no claim named {', '.join(unknown)}; the claims are {', '.join(claim.id for claim in claims)}"
         )
-    return [claim for claim in claims if any(claim.id == name or claim.id.startswith(name + ".") for name in names)]
+    return [claim for claim in claims if any(claim.id in found for found in meant.values())]
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -5,15 +5,17 @@
 # recorded, and a check that can fail. The verdict is about the sentence as it stands: a false statement of a paper is
 # written as the paper states it and *refuted*; its repair is a claim of its own that *holds*.
 #
-# *You will* run all checks of RACE (arXiv:2510.04008v5), see how strong each evidence is, and take one apart. In a
-# terminal the same is `attnlab verify`.
+# *You will* run all checks of RACE (arXiv:2510.04008v5) and of residual linear attention, RLA and RDN
+# (arXiv:2509.25223v1), see how strong each evidence is, and take one of each apart. In a terminal the same is
+# `attnlab verify`.
 
 # %%
 from collections import Counter
 from fractions import Fraction
 
 from attnlab import claim
-from attnlab.race.claims import CLAIMS
+from attnlab.race.claims import CLAIMS as RACE
+from attnlab.residual.claims import CLAIMS as RESIDUAL
 
 # %% [markdown]
 # ## RACE
@@ -27,17 +29,33 @@ from attnlab.race.claims import CLAIMS
 # project writes down only to deny it is a natural guess, and counts against nobody.
 
 # %%
-ledger = claim.run(CLAIMS)
-ledger
-
-# %%
-for (who, verdict), number in sorted(Counter((record["said_by"], record["observed"]) for record in ledger).items()):
-    print(f"{number:>2} {verdict:<11} said by {who}")
-
-assert all(record["agrees"] for record in ledger)
+race = claim.run(RACE)
+race
 
 # %% [markdown]
-# ## One refutation, by hand
+# ## RLA and RDN
+#
+# The same columns. Look for two kinds of refutation: printed numbers that do not say what the text says
+# (`rla.table4-text`), and operators that are nearly the paper's (`rla.old-state`, `rla.gdn-twice`).
+
+# %%
+residual = claim.run(RESIDUAL)
+residual
+
+# %% [markdown]
+# ## Who is right, and who is not
+#
+# Both papers together, by who says the sentence. Every observed verdict is the recorded one.
+
+# %%
+everything = race + residual
+for (who, verdict), number in sorted(Counter((record["said_by"], record["observed"]) for record in everything).items()):
+    print(f"{number:>2} {verdict:<11} said by {who}")
+
+assert all(record["agrees"] for record in everything)
+
+# %% [markdown]
+# ## One refutation of RACE, by hand
 #
 # Fig. 7 (p. 28) draws a mean inside each bucket, then a mix of the means. Algorithm 1 (p. 5) takes one ratio at the
 # end. Two keys with values 2 and 10, shared among two buckets, tell them apart in exact fractions.
@@ -57,8 +75,30 @@ print("Algorithm 1:", one_ratio, "  Fig. 7:", mix_of_means)
 assert (one_ratio, mix_of_means) == (Fraction(86, 19), Fraction(142, 33))
 
 # %% [markdown]
+# ## One refutation of RDN, by hand
+#
+# RDN takes the error of a value from the old memory S, before it decays (p. 5). A gated delta write has another error
+# at hand: that of the decayed memory. Two tokens of width 1 with keys and queries 1, values 1/2 and 1, and all gates
+# 1/2 tell the two apart. Look at the last output.
+
+# %%
+half, out = Fraction(1, 2), {}
+for name, decay in (("old memory", 1), ("decayed memory", half)):
+    S = R = Fraction(0)
+    for v in (half, Fraction(1)):
+        r = v - decay * S  # within the clip of 1
+        R = half * R + half * (r - half * R)
+        out[name] = half * S + half * R
+        S = half * S + half * (v - half * S)
+print(out)
+
+assert out == {"old memory": Fraction(11, 32), "decayed memory": Fraction(3, 8)}
+
+# %% [markdown]
 # ## On your own
 #
-# - Pick a claim that *holds* and look at its check in `attnlab/race/claims.py`: which formula would you change to make
-#   it fail? `tests/race/test_claims.py` does that for every one of them.
-# - Which of the refuted sentences would matter to somebody who uses RACE, and which only to somebody who cites it?
+# - Pick a claim that *holds* and look at its check in `attnlab/race/claims.py` or `attnlab/residual/claims.py`: which
+#   formula would you change to make it fail? `test_claims.py` in `tests/race` and `tests/residual` does that for every
+#   one of them.
+# - At which retention do the two outputs of the last cell agree, whatever the values are?
+# - Which of the refuted sentences would matter to somebody who uses a method, and which only to somebody who cites it?

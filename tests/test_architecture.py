@@ -43,14 +43,23 @@ HOUSE = {
     "panels/widget": {"panels"},
     "bench/__init__": set(),
     "bench/_lab": set(),
-    "bench/_race_tokens": {"lanes"},
+    "bench/_machine": {"bench"},
+    "bench/_memory": {"bench"},
+    "bench/_cost": {"bench"},
+    "bench/_tokens": {"lanes"},
     "bench/_race_peers": set(),
     "bench/_race_profile": {"bench", "race", "lanes"},
-    "bench/_race_memory": {"bench", "race"},
     "bench/_race_stream": {"bench", "race"},
     "bench/_race_figure": {"bench"},
+    "bench/_residual_peers": {"residual"},
     "bench/kernels": {"bench"},
     "bench/panels": {"bench", "panels"},
+    "nn/__init__": {"nn"},
+    "nn/layer": set(),
+    "nn/memory": {"nn", "residual"},
+    "nn/race": {"nn", "race"},
+    "nn/softmax": {"nn"},
+    "nn/associative_recall": {"nn"},
     "cli": {"bench", "models", "panels"},
 }
 
@@ -58,11 +67,14 @@ HOUSE = {
 MECHANISM = {
     "params": set(),
     "reference": {"params"},
-    "theory": {"reference"},
+    "theory": {"params", "reference"},
     "rational": set(),  # the same formulas in exact fractions
     "enclosures": {"theory"},  # and in ball arithmetic
     "comparisons": {"params", "reference"},
-    "cpu_kernels": set(),  # stands on lanes; shared unchanged by numba_impl and torch_impl
+    "chunked": {"params"},  # the formulas that the fast rooms follow, to be read
+    "near_misses": {"reference"},
+    "capacity": {"reference", "params", "theory"},
+    "cpu_kernels": {"params"},  # stands on lanes; shared unchanged by numba_impl and torch_impl
     "tensors": {"params"},  # shared unchanged by torch_impl and triton_impl
     "numba_impl": {"params", "cpu_kernels"},
     "numba_plain": set(),  # the version to read
@@ -71,7 +83,7 @@ MECHANISM = {
     "sequence_parallel": {"params", "tensors"},  # over the rooms, through the backend
     "api": {"params"},
     "streaming": {"params", "api"},
-    "claims": {"params", "reference", "theory", "rational", "enclosures"},
+    "claims": {"params", "reference", "chunked", "near_misses", "theory", "rational", "enclosures"},
     "view": {"params", "reference", "theory", "panels.still"},
     "widget": {"params", "view", "api", "panels"},
     "__init__": {"params", "api"},
@@ -101,7 +113,7 @@ HOMES = {
     "IPython": ["attnlab/panels/widget.py"],
     "playwright": ["attnlab/bench/*"],
     "flint": ["attnlab/claim.py", "*/claims.py"],
-    "safetensors": ["attnlab/data.py", "attnlab/models.py"],
+    "safetensors": ["attnlab/data.py", "attnlab/models.py", "attnlab/nn/*"],
     "transformers": ["attnlab/models.py", "attnlab/nn/*"],
 }
 

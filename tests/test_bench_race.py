@@ -16,22 +16,22 @@ import torch  # noqa: E402
 
 import attnlab  # noqa: E402
 from attnlab import backend, bench, cli  # noqa: E402
-from attnlab.bench import Seconds, _lab, _race_figure, _race_memory, _race_peers, _race_stream, race  # noqa: E402
-from attnlab.bench._race_tokens import fill, tokens  # noqa: E402
+from attnlab.bench import (  # noqa: E402
+    Seconds,
+    _cost,
+    _lab,
+    _machine,
+    _memory,
+    _race_figure,
+    _race_peers,
+    _race_stream,
+    race,
+)
+from attnlab.bench._tokens import fill, tokens  # noqa: E402
 from attnlab.race import RaceParams, streaming  # noqa: E402
+from tests.bench_rows import by_id, planted  # noqa: E402
 
 PAPERS = Path(__file__).parents[1] / "docs" / "papers"
-ROUNDS = 5
-SPEEDS = (1.0, 1.1, 1.0, 0.9, 1.0)  # of the machine in each round: what a ratio must not see
-
-
-def planted(**times):
-    """The same seconds in every round but for the speed of the machine, and all of them CPU time."""
-    return {name: [Seconds(s * speed, s * speed) for speed in SPEEDS] for name, s in times.items()}
-
-
-def by_id(rows):
-    return {row["id"]: row for row in rows}
 
 
 # -- rows --
@@ -39,7 +39,7 @@ def by_id(rows):
 
 def kernels(of_sgemm=0.85, of_copy=0.7, causal=1.1, both=3.0):
     """Times that hold these ratios: sgemm at 80 GF/s, NumPy's, and a copy at 25 GB/s, torch's."""
-    sgemm, copy = 2 * race.SQUARE**3 / 80e9, 8 * race.T * race.H * race.K / 25e9
+    sgemm, copy = 2 * _machine.SQUARE**3 / 80e9, 8 * race.T * race.H * race.K / 25e9
     forward = race.T * race.H * 40_960 / (of_sgemm * 80e9)  # forward_flops: 4 d (L P + L R) at (4, 4), d = 128
     small = race.T * race.H * 2_048 / (of_copy * 25e9)
     return planted(**{
@@ -49,6 +49,10 @@ def kernels(of_sgemm=0.85, of_copy=0.7, causal=1.1, both=3.0):
         "p4l4.noncausal.kept": forward, "p4l4.noncausal.both": both * forward,
         "p4l4.causal.kept": forward, "p4l4.causal.both": 2 * both * forward,
     })  # fmt: skip
+
+
+def machine_rows(seconds):
+    return _machine.rows(seconds, race.T * race.H * race.K)
 
 
 def test_a_planted_time_gives_the_planted_ratio_and_status():
@@ -99,7 +103,7 @@ def test_what_is_not_a_number_meets_no_target(samples, better):
 
 
 def test_the_machine_is_told_with_its_rates_and_whose_core_it_was():
-    rows = by_id(race.machine_rows(kernels()))
+    rows = by_id(machine_rows(kernels()))
     assert rows["machine.sgemm"]["value"] == 80
     assert rows["machine.copy"]["value"] == 25
     assert (rows["machine.core_share"]["value"], rows["machine.core_share"]["status"]) == (1, "met")
@@ -108,12 +112,12 @@ def test_the_machine_is_told_with_its_rates_and_whose_core_it_was():
 @pytest.mark.parametrize("share", [0.8, 1.7])  # others took a part; a second thread helped
 def test_a_shared_core_makes_the_whole_run_too_noisy_to_judge(share):
     seconds = {name: [Seconds(s.wall, share * s.wall) for s in each] for name, each in kernels().items()}
-    rows = [*race.target_rows(seconds), *race.machine_rows(seconds)]
+    rows = [*race.target_rows(seconds), *machine_rows(seconds)]
     assert by_id(rows)["machine.core_share"]["value"] == pytest.approx(min(share, 1 / share), rel=1e-3)
     said = bench.verdict(rows)
     assert said.startswith("The machine was too noisy to judge: machine.core_share 0.")
     assert said.endswith("5 targets: 4 met, 1 short.")
-    quiet = [*race.target_rows(kernels()), race.machine_rows(kernels())[2]]
+    quiet = [*race.target_rows(kernels()), machine_rows(kernels())[2]]
     assert bench.verdict(quiet) == "5 targets: 4 met, 1 short."
 
 
@@ -123,14 +127,18 @@ def test_times_are_of_a_token_and_head_on_the_clock_and_of_the_cpu():
     assert (row["id"], row["value"], row["cpu"]) == ("race.p4l4.causal.numba.forward", 500, 400)
 
 
+def thread_rows(seconds):
+    return _machine.thread_rows("race.p4l4.two_threads.of_sgemm", seconds, race.THREADS)
+
+
 def test_a_second_thread_is_judged_by_what_sgemm_gains():
-    rows = race.thread_rows(planted(**{"sgemm.1": 1.0, "sgemm.2": 0.625, "ours.1": 1.0, "ours.2": 0.8}))
+    rows = thread_rows(planted(**{"sgemm.1": 1.0, "sgemm.2": 0.625, "ours.1": 1.0, "ours.2": 0.8}))
     assert (rows[0]["value"], rows[0]["status"]) == (0.7812, "short")  # 1.25 of 1.6
     assert rows[0]["note"].startswith("ours 1.25 times as fast, sgemm 1.60 times as fast")
-    (taken,) = race.thread_rows(planted(**{"sgemm.1": 1.0, "sgemm.2": 1.0, "ours.1": 1.0, "ours.2": 1.0}))
+    (taken,) = thread_rows(planted(**{"sgemm.1": 1.0, "sgemm.2": 1.0, "ours.1": 1.0, "ours.2": 1.0}))
     assert (taken["value"], taken["status"]) == (1, "noisy")
     assert taken["note"].startswith("the second core was not free; ours 1.00 times as fast")
-    (alone,) = race.thread_rows(None)
+    (alone,) = thread_rows(None)
     assert (alone["value"], alone["status"], alone["note"]) == (None, None, "this machine has one core")
 
 
@@ -179,43 +187,43 @@ def test_the_standard_error_is_that_of_the_textbook():
     design = np.stack([np.ones(4), x], axis=1)
     (_, slope), residual, *_ = np.linalg.lstsq(design, y)
     covariance = residual[0] / 2 * np.linalg.inv(design.T @ design)
-    assert race.fit(lengths, seconds) == pytest.approx((slope, covariance[1, 1] ** 0.5))
+    assert _cost.fit(lengths, seconds) == pytest.approx((slope, covariance[1, 1] ** 0.5))
 
 
 def test_memory_beyond_its_allowance_is_short_and_says_how_it_grows(monkeypatch):
-    def measured(case, *lengths, threads):
+    def measured(benchmark, case, *lengths, threads):
         return [{"tokens": n, "extra_bytes": n * grows, "peak_bytes": n * 17_000, "time_s": 4.0} for n in lengths]
 
     grows = 19  # bytes a token; allowed are 4 for each of 4 heads, and 1 MiB
-    monkeypatch.setattr(_race_memory, "measured", measured)
+    monkeypatch.setattr(_memory, "measured", measured)
     rows = race.memory_rows()
-    assert [row["id"] for row in rows] == [f"race.p4l4.{case}.extra_memory" for case in _race_memory.CASES]
+    assert [row["id"] for row in rows] == [f"race.{case}.extra_memory" for case in race.MEMORY]
     assert {(row["value"], row["target"], row["status"], row["note"]) for row in rows} == {
         (4.75, 5, "met", "at 262,144 tokens, 1.19 of 2 at 65,536")
     }
     grows = 21
     assert {row["status"] for row in race.memory_rows()} == {"short"}
-    monkeypatch.setattr(_race_memory, "available_bytes", lambda: 18 * 2**30)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 18 * 2**30)
     (million,) = race.million_rows()
     assert (million["value"], million["status"]) == (16.602, "met")
-    monkeypatch.setattr(_race_memory, "available_bytes", lambda: 10 * 2**30)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 10 * 2**30)
     (refused,) = race.million_rows()
     assert (refused["value"], refused["status"]) == (None, None)
     assert refused["note"] == "this takes up to 17 GiB, and 10.0 GiB are available"
-    monkeypatch.setattr(_race_memory, "peak_bytes", lambda: None)
-    assert {row["note"] for row in race.memory_rows()} == {_race_memory.UNTOLD}
+    monkeypatch.setattr(_memory, "peak_bytes", lambda: None)
+    assert {row["note"] for row in race.memory_rows()} == {_memory.UNTOLD}
 
 
 # -- memory, measured --
 
 
-needs_linux = pytest.mark.skipif(_race_memory.peak_bytes() is None, reason=_race_memory.UNTOLD)
+needs_linux = pytest.mark.skipif(_memory.peak_bytes() is None, reason=_memory.UNTOLD)
 
 
 @needs_linux
 def test_memory_that_was_held_for_a_moment_is_seen_and_what_was_there_before_is_not():
     script = (
-        "import numpy as np; from attnlab.bench._race_memory import rise\n"
+        "import numpy as np; from attnlab.bench._memory import rise\n"
         "before = np.ones(2**22)\n"
         "def run():\n"
         "    np.ones(2**20).sum(); return np.ones(2**19)\n"
@@ -232,11 +240,11 @@ def test_memory_that_was_held_for_a_moment_is_seen_and_what_was_there_before_is_
 @needs_linux
 @pytest.mark.slow
 def test_extra_memory_is_what_lies_above_output_and_gradients():
-    short, long = _race_memory.measured("both.noncausal", 2048, 4096, threads=1)
+    short, long = _memory.measured("race", "p4l4.both.noncausal", 2048, 4096, threads=1)
     assert (short["tokens"], long["tokens"]) == (2048, 4096)
     assert long["peak_bytes"] > 8 * 4 * 4096 * race.H * race.K  # q, k, v, their gradients, output and its gradient
     with pytest.raises(RuntimeError, match=r"(?s)status 1: .*no such case"):
-        _race_memory.measured("no such case", 16, threads=1)
+        _memory.measured("race", "no such case", 16, threads=1)
 
 
 # -- peers --
@@ -458,7 +466,7 @@ def test_options_that_do_not_belong_together_are_refused(words, sentence, capsys
 @pytest.mark.parametrize("name", ["race_bench", "race_stream"])
 def test_the_tables_of_the_docs_are_printed_from_the_recorded_runs(name):
     recorded = PAPERS / f"{name}.json"
-    script = [sys.executable, str(PAPERS / "race_bench.py"), str(recorded)]
+    script = [sys.executable, str(PAPERS / "bench_table.py"), str(recorded)]
     done = subprocess.run(script, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (PAPERS / f"{name}.txt").read_text(encoding="utf-8")
@@ -471,8 +479,8 @@ def test_the_tables_of_the_docs_are_printed_from_the_recorded_runs(name):
 def test_a_small_run_measures_every_row():
     """In a process of its own: it pins threads."""
     script = (
-        "import json; from attnlab.bench import race\n"
-        "race.T = race.T_PEERS = race.T_SOFTMAX = 256; race.SQUARE = 64; race.CALL_TOKENS = 512\n"
+        "import json; from attnlab.bench import _cost, _machine, race\n"
+        "race.T = race.T_PEERS = race.T_SOFTMAX = 256; _machine.SQUARE = 64; _cost.CALL_TOKENS = 512\n"
         "race.ROUNDS = race.PEER_ROUNDS = race.COST_ROUNDS = 2; race.MEMORY_LENGTHS = (256, 512)\n"
         "race.COST_LENGTHS = (64, 128, 256); race.SOFTMAX_LENGTHS = (16, 32, 64)\n"
         "print(json.dumps(race.rows()))"

@@ -15,6 +15,7 @@ from attnlab import backend, bench, cli, interpreted, panels, parity
 from attnlab.claim import Verdict
 from attnlab.panels import export, link
 from attnlab.race import claims
+from attnlab.residual import claims as residual_claims
 
 KEYS = {"id", "says", "source", "recorded", "observed", "evidence", "measured", "bound"}
 
@@ -130,6 +131,11 @@ def test_verify_prints_the_record_of_the_claims_asked_for(capsys):
 
 def test_a_mechanism_stands_for_all_its_claims():
     assert [claim.id for claim in cli._chosen(["race"])] == [claim.id for claim in claims.CLAIMS]
+    of_residual = [claim.id for claim in residual_claims.CLAIMS]
+    assert [claim.id for claim in cli._chosen(["residual"])] == of_residual
+    of_rdn = [name for name in of_residual if name.startswith("rdn.")]
+    assert [claim.id for claim in cli._chosen(["rdn"])] == of_rdn != []
+    assert list(cli._chosen(["residual", "race"])) == list(cli.all_claims())  # in the order of the papers
 
 
 @pytest.mark.parametrize("fault", ["verdict", "exception"])
@@ -141,11 +147,11 @@ def test_verify_fails_when_one_verdict_is_not_the_recorded_one(capsys, monkeypat
 
     wrong = replace(honest, recorded=Verdict.HOLDS) if fault == "verdict" else replace(honest, check=broken)
     monkeypatch.setattr(claims, "CLAIMS", (wrong,))
-    status, result = run_json(capsys, "verify")
+    status, result = run_json(capsys, "verify", "race")
     assert status == 1
     assert result["agree"] == 0
     assert fault == "verdict" or "ZeroDivisionError: no mass" in result["claims"][0]["note"]
-    assert cli.main(["verify"]) == 1
+    assert cli.main(["verify", "race"]) == 1
     assert "!!" in capsys.readouterr().out
 
 
@@ -320,6 +326,15 @@ def test_export_writes_a_page_and_says_where_and_how_large(capsys, tmp_path):
     assert path.read_text(encoding="utf-8") == export.page("race")
 
 
+def test_export_takes_a_curve_as_its_heights_with_commas(capsys, tmp_path):
+    path = tmp_path / "residual.html"
+    words = ["rule=rdn", "retention=1,1,0.5,1,1,1,1,0"]
+    assert cli.main(["export", "residual", str(path), "--set", *words]) == 0
+    assert "&retention=1,1,0.5,1,1,1,1,0&" in exported(path)
+    assert cli.main(["export", "residual", str(path), "--set", "retention=0.5"]) == 2
+    assert capsys.readouterr().err == "attnlab export: retention must be a list of 8 numbers, got [0.5]\n"
+
+
 def test_export_takes_settings_in_one_go_or_one_by_one_and_begins_with_a_link(tmp_path):
     path = str(tmp_path / "race.html")
     words = ["planes=2", "features=queries", "causal=true", "input=layer 9, head 1", "view=race", "pin=query.3,key.5"]
@@ -335,7 +350,7 @@ def test_export_takes_settings_in_one_go_or_one_by_one_and_begins_with_a_link(tm
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["rac", "x.html"], "mechanism must be one of .*'race', got 'rac'"),
+        (["rac", "x.html"], "mechanism must be one of .*'race', .*got 'rac'"),
         (["race", "x.html", "--set", "plane=3"], 'the names in settings must be planes, .*, got "plane"'),
         (["race", "x.html", "--set", "planes=99"], r"planes must lie in \[1, 8\], got 99"),
         (["race", "x.html", "--set", "planes"], 'each setting must be name=value, got "planes"'),

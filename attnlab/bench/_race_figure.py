@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.bench import _lab
-from attnlab.bench.race import fit
+from attnlab.bench._cost import fit
 
 __all__ = ["check", "figure", "write"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from attnlab.bench._race_tokens import tokens
-from attnlab.lanes import NOTHING, aligned
+from attnlab.bench._tokens import tokens
+from attnlab.lanes import NOTHING, Rows, address, aligned, take
 from attnlab.race import cpu_kernels as kernels
 
 H, K = 4, 128
@@ -30,7 +30,7 @@ def features(x, t, h, z, p, bank, d):
 
 @numba.njit
 def copy_values(x, t, h, z, p, bank, d):
-    kernels._take(x, t, h, z.tile, z, z.V, z.row, d, d.v)
+    take(x, t, h, z.tile, z.tile, z.V, z.row, d.zeros, d.v)
 
 
 @numba.njit
@@ -81,11 +81,11 @@ def profile(P: int, L: int, causal: bool) -> dict[str, float]:
     size, places, shapes = kernels._layout(z, True)
     memory = aligned(size)
     memory[...] = np.abs(tokens(1, 1, 1, size)[0, 0, 0])
-    at = [kernels._address(memory) + 4 * start for start, _ in places]
+    at = [address(memory) + 4 * start for start, _ in places]
     d, bank = kernels.Desk(*at[: -len(shapes)]), kernels.Bank(*at[-len(shapes) :])
     p, x = kernels.Heads(*(at for at, _ in call.p)), aligned(1, TILES * z.tile, H, K)
     x[...] = tokens(2, *x.shape[1:])
-    rows = kernels.Rows(kernels._address(x), H * K, K)
+    rows = Rows(address(x), H * K, K)
     return {
         name: times[causal] * _nanoseconds(step, rows, z, p, bank, d)
         for name, (step, *times) in STEPS.items()

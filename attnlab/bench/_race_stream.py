@@ -16,8 +16,8 @@ from numba import njit, prange
 
 from attnlab import bench, progress
 from attnlab.arrays import Array, Float, dial
-from attnlab.bench import _race_memory
-from attnlab.bench._race_tokens import fill
+from attnlab.bench import _memory
+from attnlab.bench._tokens import fill
 from attnlab.race import draw_planes, streaming
 
 __all__ = ["stream"]
@@ -56,7 +56,7 @@ class Account:
         """Everything, to be saved beside the state."""
         now = time.process_time()
         self.cpu_s, self.begun = self.cpu_s + now - self.begun, now
-        self.peak_bytes = max(self.peak_bytes, _race_memory.peak_bytes() or 0)
+        self.peak_bytes = max(self.peak_bytes, _memory.peak_bytes() or 0)
         return {name: value for name, value in asdict(self).items() if name != "begun"}
 
 
@@ -169,7 +169,7 @@ def _rows(run: dict[str, Any], account: Account) -> list[dict[str, Any]]:
     if told["peak_bytes"]:
         result.append(bench.row(peak, [told["peak_bytes"] / 2**30], "GiB", better="lower", target=PEAK_GIB))
     else:
-        result.append(bench.left_out(peak, "GiB", _race_memory.UNTOLD, better="lower", target=PEAK_GIB))
+        result.append(bench.left_out(peak, "GiB", _memory.UNTOLD, better="lower", target=PEAK_GIB))
     same = f"sum of all outputs, {account.checksum!r}: the same for every run of this length on this machine"
     return [*result, bench.row(f"{name}.checksum", [account.checksum], "", better="higher", note=same)]
 

@@ -7,13 +7,14 @@ MECHANISM.TOKENS.VIEW.p50_ms          from a key on a dial to the end of the fra
 MECHANISM.TOKENS.VIEW.p95_ms          and what 95 of 100 such moves stay below
 MECHANISM.TOKENS.drag.p95_ms          the same while the mouse drags a slider, from each pointer event that moved it
 MECHANISM.TOKENS.hover.p95_ms         and while it wanders over the heatmaps, from each pointer event over one
-MECHANISM.256.largest.VIEW.p95_ms     the keys again, from where every dial that counts something stands at its end
+MECHANISM.MOST.largest.VIEW.p95_ms    the keys again, from where every dial that counts something stands at its end, so
+                                      with the most tokens
 MECHANISM.javascript_bytes            the text of the panel's module
 
-Each round opens a page, runs the cell, steps every slider but the tokens', every switch and the seed forth and back
-from where the panel opens, drags and hovers. The packages are imported before, and a real head, which Python sends, is
-not measured. The value of a percentile is the median of the rounds' own; it is noisy where the rounds disagree. A frame
-ends when the browser has painted it, which is before a screen shows it (stopwatch.js).
+Each round opens a page, runs the cell, steps every slider but the tokens', one point of every curve, every switch and
+the seed forth and back from where the panel opens, drags and hovers. The packages are imported before, and a real head,
+which Python sends, is not measured. The value of a percentile is the median of the rounds' own; it is noisy where the
+rounds disagree. A frame ends when the browser has painted it, which is before a screen shows it (stopwatch.js).
 """
 
 import math
@@ -47,7 +48,7 @@ STEPS_LARGEST = 2  # the same with all dials at their ends, where a step takes l
 MOVES, MOVES_PER_S = 60, 60  # of the mouse in each round: along a slider, and over all heatmaps together
 WIDTH, HEIGHT = 1400, 1400  # of the window: every view is in sight
 
-KEYS = {"checkbox": ("Space", "Space"), "number": ("1", "2"), "range": ("ArrowRight", "ArrowLeft")}  # forth and back
+KEYS = {"checkbox": ("Space", "Space"), "number": ("1", "2"), "range": ("ArrowUp", "ArrowDown")}  # forth and back
 STOPWATCH = (Path(__file__).parent / "stopwatch.js").read_text(encoding="utf-8")
 RUN_CELL = """(index) => window.attnlabStopwatch.firstPaint(() => {
     window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
@@ -205,8 +206,8 @@ def percentile(samples: list[float], part: int) -> float:
 
 
 def moves(page: "Page", spec: dict[str, Any], steps: int) -> Moves:
-    """Step every slider but the tokens', every switch and the seed, forth and back: ms from the key to the frame that
-    shows it.
+    """Step every slider but the tokens', one point of every curve, every switch and the seed, forth and back: ms from
+    the key to the frame that shows it.
 
     Raises playwright's Error where a key is followed by no frame.
     """
@@ -238,10 +239,12 @@ def unmoved(spec: dict[str, Any], moves: Moves) -> list[str]:
 
 
 def _controls(page: "Page", spec: dict[str, Any]) -> Iterator[tuple[str, "Locator"]]:
-    """Name and control of each dial that keys step or a digit sets."""
+    """Name and control of each dial that keys step or a digit sets; of a curve its first point."""
     for dial in spec["dials"]:
         label = f"{dial['label']} {dial['paper']}".strip()
         control = page.locator(".attnlab").get_by_label(label, exact=True)
+        if dial["kind"] == "curve":
+            control = control.locator("input").first
         keyed = control.get_attribute("type") in ("range", "checkbox", "number")
         if keyed and dial["name"] != "tokens" and control.is_enabled():
             yield dial["name"], control
@@ -265,7 +268,9 @@ def drag(page: "Page", spec: dict[str, Any], steps: int) -> Track:
 
     Raises RuntimeError where a move is followed by no frame.
     """
-    sliders = [(name, control) for name, control in _controls(page, spec) if control.get_attribute("type") == "range"]
+    curves = {dial["name"] for dial in spec["dials"] if dial["kind"] == "curve"}  # these are drawn, not dragged
+    controls = [(name, control) for name, control in _controls(page, spec) if name not in curves]
+    sliders = [(name, control) for name, control in controls if control.get_attribute("type") == "range"]
     name, slider = max(sliders, key=lambda each: int(each[1].get_attribute("max") or 0))
     box = slider.bounding_box()
     assert box is not None

@@ -21,16 +21,11 @@ in pages that the system hands out anew would add, as a call of `impl="numba"` h
 torch's do; race.p2l2.forward.off_lines says what 16 bytes off, as large NumPy arrays lie, would add. Elsewhere malloc
 keeps what it frees.
 
-The slope is one head's, of calls on ever other parts of arrays that no cache holds, with outputs kept until others have
-taken their place in the caches: else short sequences would be read from the cache, and the slope would be too steep.
+The slope is one head's: see `_cost`.
 """
 
-import itertools
-import math
 import os
-import statistics
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +33,12 @@ from typing import Any
 import numpy as np
 
 from attnlab import bench, progress
-from attnlab.bench import Seconds, _race_memory, ratios
+from attnlab.bench import _cost, _machine, _memory, ratios
+from attnlab.bench._cost import Cost, Curve
+from attnlab.bench._machine import Rows, Tasks, Times
 from attnlab.race import draw_planes
 
-__all__ = ["NEEDS", "about", "fit", "rows"]
+__all__ = ["MEMORY", "NEEDS", "about", "rows"]
 
 NEEDS = ("numba", "threadpoolctl", "torch")
 H, K = 4, 128
@@ -49,24 +46,17 @@ T, T_PEERS, T_SOFTMAX = 65_536, 16_384, 4_096
 SHARPNESS = 2.0
 MASKS = ("noncausal", "causal")
 BUDGETS = ((2, 2), (3, 3), (4, 4))  # (planes, tables), as in the paper's Tables 1-4
-SQUARE = 2048  # rows of sgemm's matrices
 ROUNDS, PEER_ROUNDS, COST_ROUNDS = 9, 5, 5
 
 OF_SGEMM, OF_COPY, CAUSAL, BOTH, THREADS = 0.80, 0.60, 1.2, 3.2, 0.9  # the targets
-EXTRA_MIB, MILLION_GIB, SLOPE_OFF, CORE_SHARE = 1.0, 17.0, 0.03, 0.95
+EXTRA_MIB, MILLION_GIB, SLOPE_OFF = 1.0, 17.0, 0.03
 
 MEMORY_LENGTHS, MILLION = (65_536, 262_144), 2**20
 COST_LENGTHS = tuple(2**n for n in range(12, 23))
 SOFTMAX_LENGTHS = tuple(2**n for n in range(10, 15))
-LEAST_GAIN = 1.3  # of sgemm from a second core that is free
-CALL_TOKENS = 2**18  # a short length is called so often in a round that this many tokens go through
-OUT_OF_CACHE = 2**27  # bytes: what no cache holds
 
 # what stands in the way of a row that is short; docs/papers/race-speed.md has the profile
 BOTH_BIND = "memory and arithmetic both bind here, and have to overlap"
-
-Times = Mapping[str, list[Seconds]]
-Rows = list[dict[str, Any]]
 
 
 def about(*, stream: int | None = None, **_: Any) -> dict[str, Any]:
@@ -91,7 +81,7 @@ def rows(
     if stream is not None:
         from attnlab.bench import _race_stream
 
-        with _race_memory.freed_is_kept():
+        with _memory.freed_is_kept():
             return _race_stream.stream(stream, causal=causal, planes=planes, tables=tables, state=state)
     import numba
 
@@ -99,23 +89,25 @@ def rows(
     cores = numba.get_num_threads()
     bench.single_threaded()
     kernels = bench.measure(kernel_tasks(), ROUNDS)
-    with _race_memory.freed_is_kept():
-        threads = bench.measure(thread_tasks(), ROUNDS) if cores > 1 else None
+    with _memory.freed_is_kept():
+        threads = bench.measure(_machine.thread_tasks(forward_on_threads()), ROUNDS) if cores > 1 else None
         bench.threads(1)
         peers = bench.measure(peer_tasks(), PEER_ROUNDS)
         cost = cost_times()
-    targets = [*target_rows(kernels), *thread_rows(threads), *memory, *slope_rows(cost)]
-    return [*targets, *machine_rows(kernels), *time_rows(kernels), *peer_rows(peers), *cost_rows(cost)]
+    gain = _machine.thread_rows("race.p4l4.two_threads.of_sgemm", threads, THREADS)
+    targets = [*target_rows(kernels), *gain, *memory, *slope_rows(cost)]
+    machine = _machine.rows(kernels, T * H * K)
+    return [*targets, *machine, *time_rows(kernels), *peer_rows(peers), *cost_rows(cost)]
 
 
 # -- the kernels --
 
 
-def kernel_tasks() -> dict[str, Callable[[], Any]]:
+def kernel_tasks() -> Tasks:
     """Forward and backward passes, each next to the limit that it is measured by."""
     import torch
 
-    from attnlab.bench._race_tokens import tokens
+    from attnlab.bench._tokens import tokens
     from attnlab.lanes import aligned
     from attnlab.race import cpu_kernels, numba_impl, torch_impl
 
@@ -167,17 +159,10 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         mass, content = state(W["p2l2"])
         cpu_kernels.forward(q_off, k_off, v_off, W["p2l2"], beta, mass, content, out, causal=False, threads=1)
 
-    square = tokens(4, SQUARE, 1, SQUARE)[0, :, 0]
-    product, a = np.empty_like(square), torch.from_numpy(square)
-    c, target = torch.from_numpy(product), torch.empty_like(gradient)
-    return {
-        "sgemm.numpy": lambda: np.matmul(square, square, out=product),
+    tasks: Tasks = {
         "p4l4.noncausal": forward("p4l4", False),
-        "sgemm.torch": lambda: torch.mm(a, a, out=c),
         "p4l4.causal": forward("p4l4", True),
-        "copy.numpy": lambda: np.copyto(target.numpy(), d_out),
         "p2l2.noncausal": forward("p2l2", False),
-        "copy.torch": lambda: target.copy_(gradient),
         "p2l2.causal": forward("p2l2", True),
         "p2l2.fresh": in_fresh_pages,
         "p2l2.off": off_lines,
@@ -190,15 +175,14 @@ def kernel_tasks() -> dict[str, Callable[[], Any]]:
         "p4l4.noncausal.torch": partial(through_torch, False),
         "p4l4.causal.torch": partial(through_torch, True),
     }
+    return _machine.beside(tasks, d_out)
 
 
 def target_rows(seconds: Times) -> Rows:
     """The passes against sgemm, copy and each other."""
-    sgemm, gemm_library = _faster(seconds, "sgemm")
-    copy, copy_library = _faster(seconds, "copy")
-    flops, traffic = T * H * forward_flops(4, 4), T * H * 16 * K
-    of_sgemm = ratios(sgemm, seconds["p4l4.noncausal"], flops / (2 * SQUARE**3))
-    of_copy = ratios(copy, seconds["p2l2.noncausal"], traffic / (2 * 4 * T * H * K))
+    of_sgemm, gemm_library = _machine.of_sgemm(seconds, "p4l4.noncausal", T * H * forward_flops(4, 4))
+    copy, copy_library = _machine.faster(seconds, "copy")
+    of_copy = ratios(copy, seconds["p2l2.noncausal"], T * H * 16 * K / (2 * 4 * T * H * K))
     result = [
         bench.row("race.p4l4.forward.of_sgemm", of_sgemm, "", better="higher", target=OF_SGEMM, note=gemm_library),
         bench.row(
@@ -254,32 +238,10 @@ def backward_flops(P: int, L: int, causal: bool) -> int:
     return 6 * features + 5 * 2 * S * K + own
 
 
-def machine_rows(seconds: Times) -> Rows:
-    """The machine's limits, and whether it was this process's alone."""
-    gemm, gemm_library = _faster(seconds, "sgemm")
-    copy, copy_library = _faster(seconds, "copy")
-    rounds = list(zip(*seconds.values(), strict=True))
-    shares = [sum(s.cpu for s in turn) / sum(s.wall for s in turn) for turn in rounds]
-    return [
-        bench.row(
-            "machine.sgemm", [2e-9 * SQUARE**3 / s.wall for s in gemm], "GF/s", better="higher", note=gemm_library
-        ),
-        bench.row(
-            "machine.copy", [8e-9 * T * H * K / s.wall for s in copy], "GB/s", better="higher", note=copy_library
-        ),
-        bench.row(
-            *("machine.core_share", [min(share, 1 / share) for share in shares], ""),
-            better="higher",
-            target=CORE_SHARE,
-            note="CPU time over wall time, less where others had the core; or its inverse, where a second thread ran",
-        ),
-    ]
-
-
 def time_rows(seconds: Times) -> Rows:
     """Each pass by itself."""
     names = [name for name in seconds if name.startswith("p") and name not in ("p2l2.fresh", "p2l2.off")]
-    return [_per_token(f"race.{_words(name)}", seconds[name], T) for name in names]
+    return [_machine.per_token(f"race.{_words(name)}", seconds[name], T, H) for name in names]
 
 
 def _words(name: str) -> str:
@@ -291,90 +253,83 @@ def _words(name: str) -> str:
     return head + end[last] if last in end else f"{name}.numba.forward"
 
 
-# -- a second thread --
-
-
-def thread_tasks() -> dict[str, Callable[[], Any]]:
-    """sgemm and the forward pass with one thread and with two."""
-    import torch
-
-    from attnlab.bench._race_tokens import tokens
+def forward_on_threads() -> Callable[[int], None]:
+    """The forward pass at (4, 4) on a number of threads."""
+    from attnlab.bench._tokens import tokens
     from attnlab.lanes import aligned
     from attnlab.race import cpu_kernels
 
     q, k, v = (tokens(stream, T, H, K) for stream in range(3))
     W, beta, out = draw_planes(4, 4, K).astype(np.float32), np.full(H, SHARPNESS), aligned(1, T, H, K)
-    a = torch.from_numpy(tokens(4, SQUARE, 1, SQUARE)[0, :, 0])
-    c = torch.empty_like(a)
-
-    def product(number: int) -> None:
-        bench.threads(number)
-        torch.mm(a, a, out=c)
 
     def forward(number: int) -> None:
         mass, content = np.zeros((1, H, 64)), np.zeros((1, H, 64, K))
         cpu_kernels.forward(q, k, v, W, beta, mass, content, out, causal=False, threads=number)
 
-    tasks = {"sgemm": product, "ours": forward}
-    return {f"{name}.{number}": partial(task, number) for number in (1, 2) for name, task in tasks.items()}
-
-
-def thread_rows(seconds: Times | None) -> Rows:
-    """What the second thread gains beside sgemm's gain; a sentence on a machine with one core. Noisy where sgemm gains
-    next to nothing: to gain as much is no merit then.
-    """
-    id = "race.p4l4.two_threads.of_sgemm"
-    if seconds is None:
-        return [bench.left_out(id, "", "this machine has one core", better="higher", target=THREADS)]
-    gains = {name: ratios(seconds[f"{name}.1"], seconds[f"{name}.2"]) for name in ("ours", "sgemm")}
-    share = [a / b for a, b in zip(gains["ours"], gains["sgemm"], strict=True)]
-    note = ", ".join(f"{name} {statistics.median(gain):.2f} times as fast" for name, gain in gains.items())
-    note += "; the threads share the way to memory, which a product hardly needs"
-    judged = bench.row(id, share, "", better="higher", target=THREADS, note=note)
-    if statistics.median(gains["sgemm"]) < LEAST_GAIN:
-        judged |= {"status": "noisy", "note": f"the second core was not free; {judged['note']}"}
-    return [judged]
+    return forward
 
 
 # -- memory --
 
 
+def _forward(causal: bool) -> _memory.Case:
+    from attnlab.race import numba_impl
+
+    planes = draw_planes(4, 4, K).astype(np.float32)
+    return _memory.Case(
+        partial(_arrays, 3), lambda q, k, v: [numba_impl.attention(q, k, v, planes, SHARPNESS, causal=causal)]
+    )
+
+
+def _both(causal: bool) -> _memory.Case:
+    import torch
+
+    from attnlab.race import torch_impl
+
+    planes = torch.from_numpy(draw_planes(4, 4, K).astype(np.float32))
+
+    def run(q: Any, k: Any, v: Any, d_out: Any) -> list[Any]:
+        q, k, v = (torch.from_numpy(x).requires_grad_() for x in (q, k, v))
+        out = torch_impl.attention(q, k, v, planes, SHARPNESS, causal=causal)
+        out.backward(torch.from_numpy(d_out))
+        return [out, q.grad, k.grad, v.grad]
+
+    return _memory.Case(partial(_arrays, 4), run)
+
+
+def _arrays(count: int, length: int) -> list[np.ndarray]:
+    from attnlab.bench._tokens import tokens
+
+    return [tokens(stream, length, H, K) for stream in range(count)]
+
+
+MEMORY = {
+    "p4l4.forward.noncausal": partial(_forward, False),
+    "p4l4.forward.causal": partial(_forward, True),
+    "p4l4.both.noncausal": partial(_both, False),
+    "p4l4.both.causal": partial(_both, True),
+}
+
+
 def memory_rows() -> Rows:
     """What each pass takes beside what it was given and what it gives back."""
-    result: Rows = []
-    for case in _race_memory.CASES:
-        id = f"race.p4l4.{case}.extra_memory"
-        if _race_memory.peak_bytes() is None:
-            result.append(bench.left_out(id, "MiB", _race_memory.UNTOLD, target=_allowed_mib(MEMORY_LENGTHS[-1])))
-            continue
-        progress.show(f"memory of {case}")
-        told = {
-            each["tokens"]: round(each["extra_bytes"] / 2**20, 2)
-            for each in _race_memory.measured(case, *MEMORY_LENGTHS, threads=1)
-        }
-        *shorter, longest = told
-        note = f"at {longest:,} tokens"
-        note += "".join(f", {told[tokens]:g} of {_allowed_mib(tokens):g} at {tokens:,}" for tokens in shorter)
-        extra, allowed = told[longest], _allowed_mib(longest)
-        result.append(bench.row(id, [extra], "MiB", better="lower", target=allowed, note=note))
-    progress.show("")
-    return result
+    return _memory.rows("race", [*MEMORY], MEMORY_LENGTHS, _allowed_mib)
 
 
-def _allowed_mib(tokens: int) -> float:
+def _allowed_mib(case: str, tokens: int) -> float:
     return EXTRA_MIB + 4 * tokens * H / 2**20
 
 
 def million_rows() -> Rows:
     """Forward and backward over 2^20 tokens: all of the process."""
-    id, available = "race.p4l4.both.million_tokens", _race_memory.available_bytes()
+    id, available = "race.p4l4.both.million_tokens", _memory.available_bytes()
     if available is None:
-        return [bench.left_out(id, "GiB", _race_memory.UNTOLD, target=MILLION_GIB)]
+        return [bench.left_out(id, "GiB", _memory.UNTOLD, target=MILLION_GIB)]
     if available < MILLION_GIB * 2**30:
         why = f"this takes up to {MILLION_GIB:g} GiB, and {available / 2**30:.1f} GiB are available"
         return [bench.left_out(id, "GiB", why, target=MILLION_GIB)]
     progress.show("memory of a million tokens")
-    (told,) = _race_memory.measured("both.noncausal", MILLION, threads=min(2, os.cpu_count() or 1))
+    (told,) = _memory.measured("race", "p4l4.both.noncausal", MILLION, threads=min(2, os.cpu_count() or 1))
     progress.show("")
     note = f"{told['tokens']:,} tokens x {H} heads, forward and backward in {told['time_s']:.1f} s"
     samples = [round(told["peak_bytes"] / 2**30, 3)]
@@ -384,18 +339,18 @@ def million_rows() -> Rows:
 # -- peers --
 
 
-def peer_tasks() -> dict[str, Callable[[], Any]]:
+def peer_tasks() -> Tasks:
     """Ours and theirs at a length that all of them bear; softmax at a shorter one."""
     import torch
 
     from attnlab.bench import _race_peers
-    from attnlab.bench._race_tokens import tokens
+    from attnlab.bench._tokens import tokens
     from attnlab.race import numba_impl, numba_plain
 
     q_flat, k_flat, v_flat = (tokens(stream, T_PEERS, H, K) for stream in range(3))
     q, k, v = (torch.from_numpy(x).transpose(1, 2).contiguous() for x in (q_flat, k_flat, v_flat))
     q_short, k_short, v_short = (x[:, :, :T_SOFTMAX].contiguous() for x in (q, k, v))
-    tasks: dict[str, Callable[[], Any]] = {}
+    tasks: Tasks = {}
 
     def both_masks(peer: str, attention: Callable[..., Any], budget: str, W: np.ndarray) -> None:
         for mask in MASKS:
@@ -424,7 +379,7 @@ def peer_rows(seconds: Times) -> Rows:
     for name, times in seconds.items():
         peer, mask, *budget = name.split(".")
         tokens = T_SOFTMAX if peer == "softmax" else T_PEERS
-        result.append(_per_token(f"race.peers.{name}", times, tokens))
+        result.append(_machine.per_token(f"race.peers.{name}", times, tokens, H))
         if peer != "ours":
             ours = seconds[f"ours.{mask}.{budget[0] if budget else 'p4l4'}"]
             over = ratios(times, ours, T_PEERS / tokens)
@@ -439,108 +394,38 @@ def peer_rows(seconds: Times) -> Rows:
 # -- cost against length --
 
 
-def cost_times() -> dict[str, dict[int, list[Seconds]]]:
-    """Seconds of a call at each length, round by round: RACE at (4, 4) and softmax, one head."""
+def cost_times() -> dict[str, Cost]:
+    """RACE at (4, 4) and softmax, one head."""
     import torch
 
     from attnlab.bench import _race_peers
-    from attnlab.bench._race_tokens import tokens
+    from attnlab.bench._tokens import tokens
     from attnlab.race import numba_impl
 
-    available = _race_memory.available_bytes()
-    fits = [n for n in COST_LENGTHS if available is None or 5 * 4 * K * n < available]  # q, k, v, the output, and room
-    arrays = [tokens(stream, fits[-1], 1, K) for stream in range(3)]
+    lengths = _cost.fitting(COST_LENGTHS, 5 * 4 * K)  # q, k, v, the output, and room
+    arrays = [tokens(stream, lengths[-1], 1, K) for stream in range(3)]
     W = draw_planes(4, 4, K).astype(np.float32)
     heads_first = [torch.from_numpy(x).transpose(1, 2) for x in arrays]
-    passes: dict[str, tuple[Any, ...]] = {
-        "race": (fits, CALL_TOKENS, 1, arrays, lambda q, k, v: numba_impl.attention(q, k, v, W, SHARPNESS)),
-        "softmax": (SOFTMAX_LENGTHS, 0, 2, heads_first, _race_peers.softmax),
+    curves = {
+        "race": Curve(lengths, lambda q, k, v: numba_impl.attention(q, k, v, W, SHARPNESS), arrays, axis=1),
+        "softmax": Curve(SOFTMAX_LENGTHS, _race_peers.softmax, heads_first, axis=2, repeated=False),
     }
-    result: dict[str, dict[int, list[Seconds]]] = {}
-    for name, (lengths, least, axis, whole, function) in passes.items():
-        calls = {n: max(1, least // n) for n in lengths}
-        tasks = {f"{name} at {n:,} tokens": _in_turn(function, whole, axis, n, calls[n]) for n in lengths}
-        seconds = bench.measure(tasks, COST_ROUNDS)
-        result[name] = {
-            n: [Seconds(s.wall / calls[n], s.cpu / calls[n]) for s in times]
-            for n, times in zip(lengths, seconds.values(), strict=True)
-        }
-    return result
+    return {name: _cost.times(name, curve, COST_ROUNDS) for name, curve in curves.items()}
 
 
-def _in_turn(function: Any, arrays: list[Any], axis: int, tokens: int, calls: int) -> Callable[[], None]:
-    """`calls` on one part of the arrays after another, over and over, with the latest outputs kept."""
-    starts = itertools.cycle(range(0, arrays[0].shape[axis] - tokens + 1, tokens))
-
-    def run() -> None:
-        kept: deque[Any] = deque(maxlen=max(1, OUT_OF_CACHE // (4 * K * tokens)))
-        for start in itertools.islice(starts, calls):
-            part = (*(slice(None),) * axis, slice(start, start + tokens))
-            kept.append(function(*(x[part] for x in arrays)))
-
-    return run
-
-
-def fit(lengths: list[int], seconds: list[float]) -> tuple[float, float]:
-    """Slope of log seconds on log length by least squares, and its standard error."""
-    x, y = np.log(lengths), np.log(seconds)
-    x, y = x - x.mean(), y - y.mean()
-    slope = float(x @ y / (x @ x))
-    rest = y - slope * x
-    return slope, math.sqrt(float(rest @ rest) / (len(x) - 2) / float(x @ x))
-
-
-def slope_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
+def slope_rows(cost: dict[str, Cost]) -> Rows:
     """The slopes of the medians, and their standard errors."""
-    fits = {
-        name: fit([*times], [statistics.median(s.wall for s in each) for each in times.values()])
-        for name, times in cost.items()
-    }
-    notes = {
-        name: f"slope {slope:.3f} ± {error:.3f} from {min(cost[name]):,} to {max(cost[name]):,} tokens"
-        for name, (slope, error) in fits.items()
-    }
-    (slope, error), (softmax, _) = fits["race"], fits["softmax"]
-    off = bench.row(
-        *("race.p4l4.cost.slope_off_1", [round(abs(slope - 1), 4)], ""),
-        better="lower",
-        target=SLOPE_OFF,
-        note=notes["race"],
-    )
     return [
-        off | ({"status": "noisy"} if abs(abs(slope - 1) - SLOPE_OFF) <= 2 * error and 2 * error > SLOPE_OFF else {}),
-        bench.row("race.softmax.cost.slope", [round(softmax, 4)], "", better="lower", note=notes["softmax"]),
+        _cost.slope_off_1_row("race.p4l4.cost.slope_off_1", cost["race"], SLOPE_OFF),
+        _cost.slope_row("race.softmax.cost.slope", cost["softmax"]),
     ]
 
 
-def cost_rows(cost: dict[str, dict[int, list[Seconds]]]) -> Rows:
+def cost_rows(cost: dict[str, Cost]) -> Rows:
     """The times of a call, which the figure shows."""
     ids = {"race": "race.p4l4.cost", "softmax": "race.softmax.cost"}
-    return [
-        bench.row(
-            f"{ids[name]}.{tokens}", [1e3 * s.wall for s in each], "ms", better="lower", cpu=[1e3 * s.cpu for s in each]
-        )
-        for name, times in cost.items()
-        for tokens, each in times.items()
-    ]
-
-
-# -- in common --
+    return [row for name, times in cost.items() for row in _cost.rows(ids[name], times)]
 
 
 def _name(P: int, L: int) -> str:
     return f"p{P}l{L}"
-
-
-def _faster(seconds: Times, task: str) -> tuple[list[Seconds], str]:
-    """The times of the library that does it in less, and its name."""
-    best = min(
-        (f"{task}.{it}" for it in ("numpy", "torch")), key=lambda n: statistics.median(s.wall for s in seconds[n])
-    )
-    return seconds[best], f"{task} of {best.split('.')[1]}"
-
-
-def _per_token(id: str, seconds: list[Seconds], tokens: int) -> dict[str, Any]:
-    per = 1e9 / tokens / H
-    wall, cpu = [per * s.wall for s in seconds], [per * s.cpu for s in seconds]
-    return bench.row(id, wall, "ns/token-head", better="lower", note=f"{tokens:,} tokens", cpu=cpu)

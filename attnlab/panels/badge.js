@@ -71,7 +71,7 @@ export function createBadge(words, ask, about) {
     cancel: () => clearTimeout(patience),
     // A report holds for the dials it was made for; with others on the screen it is marked as old.
     follow(dials) {
-      const current = !report || Object.entries(dials).every(([name, value]) => report.dials[name] === value);
+      const current = !report || Object.entries(dials).every(([name, value]) => String(report.dials[name]) === String(value));
       element.classList.toggle("al-stale", !current);
       if (!button.disabled) note.textContent = current ? about() : words.kit.stale;
     },

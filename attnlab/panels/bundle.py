@@ -41,10 +41,8 @@ COMMENT = re.compile(r"""(?<=[;{}(),\]]) +// [^"'`]*$""")  # behind code; with a
 # What anywidget runs: the text is unpacked in the browser, since all of it travels with each panel and each saved
 # notebook. Compressed, and spelt in base64 again, it is some 0.4 of that.
 LOADER = """\
-const packed = "{packed}";
-const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-const source = await new Response(stream).text();
+const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
+const source = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 const url = URL.createObjectURL(new Blob([source], {{ type: "text/javascript" }}));
 const {{ render }} = await import(url);
 URL.revokeObjectURL(url);

@@ -61,12 +61,12 @@ export function ownKeys(control) {
 const FINEST = 999; // whole numbers that a hand can still find on a slider
 
 // One control for a dial: { element, set(value), disable({ why, instead } or undefined) }. `move(value)` is called on
-// every step, `release()` when the reader lets go.
-export function control(dial, label, words, move, release) {
+// every step, `release()` when the reader lets go. `more` are makers of kinds that a panel brings itself.
+export function control(dial, label, words, move, release, more) {
   const id = `attnlab-${Math.random().toString(36).slice(2)}`;
   const name = h("label", { htmlFor: id }, label, ...(dial.paper ? [" ", h("i", {}, dial.paper)] : []));
   const kind = dial.kind === "whole" && dial.high - dial.low > FINEST ? "field" : dial.kind;
-  return (makers[kind] ?? slider)({ dial, id, label, name, words, move, release });
+  return (more?.[kind] ?? makers[kind] ?? slider)({ dial, id, label, name, words, move, release });
 }
 
 function slider({ dial, id, name, move, release }) {
@@ -84,14 +84,18 @@ function slider({ dial, id, name, move, release }) {
       input.setAttribute("aria-valuetext", String(value));
       element.style.setProperty("--al-at", `${(100 * input.value) / scale.count}%`);
     },
-    disable(off) {
-      input.disabled = off !== undefined;
-      element.title = input.title = off?.why ?? "";
-      element.classList.toggle("al-off", input.disabled);
-      if (!off) return;
-      this.set(off.instead); // the value in force
-    },
+    input,
+    disable,
   };
+}
+
+// Of any control: it cannot be set while it means nothing, and shows the value in force, where there is one.
+function disable(off) {
+  const { element, input } = this;
+  input.disabled = off !== undefined;
+  element.title = input.title = off?.why ?? "";
+  element.classList.toggle("al-off", input.disabled);
+  if (off?.instead !== undefined) this.set(off.instead);
 }
 
 // A slider counts steps. Whole numbers: one each; a logarithmic dial: eight from each number to its double, in three
@@ -133,12 +137,13 @@ const makers = {
     });
     return {
       element: h("div", { className: "al-dial" }, name, input, note),
+      input,
       set(value) {
         if (value !== current) note.textContent = "";
         current = value;
         if (input.valueAsNumber !== value) input.value = value;
       },
-      disable: (off) => (input.disabled = off !== undefined),
+      disable,
     };
   },
   switch({ id, name, move, release }) {
@@ -148,7 +153,7 @@ const makers = {
       release();
     });
     const element = h("div", { className: "al-switch" }, input, name);
-    return { element, set: (value) => (input.checked = value), disable: (off) => (input.disabled = off !== undefined) };
+    return { element, input, set: (value) => (input.checked = value), disable };
   },
   choice({ dial, id, name, words, move, release }) {
     const options = dial.choices.map((choice) => h("option", { value: choice }, nameOf(choice, words)));
@@ -160,8 +165,9 @@ const makers = {
     const note = h("div", { className: "al-note" });
     return {
       element: h("div", { className: "al-dial" }, name, input, note),
+      input,
       set: (value) => (input.value = value),
-      disable: (off) => (input.disabled = off !== undefined),
+      disable,
       offer(can) {
         for (const option of options) option.disabled = !can(option.value);
         note.textContent = options.some((option) => option.disabled) ? words.kit.notOffered : "";

@@ -14,7 +14,7 @@ export function cut(x, rows, width, K) {
   return out;
 }
 
-const highest = ({ dials }, wanted) => dials.find(({ name }) => name === wanted).high;
+export const highest = ({ dials }, wanted) => dials.find(({ name }) => name === wanted).high;
 
 // Everything that a seed draws, at the dials' largest sizes: smaller ones are the beginnings of rows and columns, so
 // only a new seed draws anew.

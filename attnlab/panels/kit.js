@@ -2,10 +2,11 @@
 //
 //     panel = { computer(spec) -> (state, data) -> views,
 //               figures: [{ id, kind: "heatmap" or "chart", wide, option, picture(context) }],
-//               summary(context) }
+//               summary(context), idle(state, words, spec), controls: { curve } }
 //     context = { state, data, views, spec, words, at }, `at` the coordinates in focus: { query: 3, key: 5 }
 //
-// The summary is what a screen reader hears when a dial is let go; without one, the headlines of the figures.
+// The summary is what a screen reader hears when a dial is let go; without one, the headlines of the figures. `idle` names
+// the dials that mean nothing beside the others, each { why, instead }: the value in force. Both may be left out.
 //
 // A move of a dial changes the state and asks for one frame; the frame computes and paints what the state is by then,
 // so the last value wins.
@@ -78,7 +79,7 @@ function build(element, { panel, spec, languages, template, source, still, state
 
   const dials = spec.dials.map((dial) => {
     const label = words.dialLabels?.[dial.name] ?? dial.label;
-    return { name: dial.name, ...control(dial, label, words, (value) => turn(dial.name, value), release) };
+    return { name: dial.name, ...control(dial, label, words, (value) => turn(dial.name, value), release, panel.controls) };
   });
   const hear = {
     at: () => pointer ?? state.selection.pin ?? {},
@@ -181,7 +182,7 @@ function build(element, { panel, spec, languages, template, source, still, state
 
   // The controls follow the state, and a frame is asked for.
   function refresh() {
-    const off = overridden(state, words, spec);
+    const off = { ...overridden(state, words, spec), ...panel.idle?.(state, words, spec) };
     for (const dial of dials) {
       dial.set(state.dials[dial.name]);
       dial.disable(off[dial.name]);

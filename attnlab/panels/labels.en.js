@@ -75,6 +75,8 @@ export const words = {
     occupancy_percent: "occupancy % ≥",
   },
   took: (time_ms, device) => `${time_ms} ms, ${device}`,
+  point: (curve, n, points) => `${curve}, point ${n} of ${points}`,
+  drawAbout: "Draw here; ← → choose a point, ↑ ↓ set it.",
   error: (message) => `Something went wrong: ${message}`,
   refused: (message) => `This state was refused: ${message}.`,
   refusedLink: (message) => `This link was refused, and changes nothing: ${message}.`,

@@ -3,7 +3,8 @@
 //     #race&version=1&planes=3&...&causal=false&input=toy&features=keys&view=band&pin=query.3,key.5&language=en
 //
 // First the mechanism, then every part of the state under its name; values are percent-encoded, `pin=` is no pin. A
-// number is written in the fewest digits that read back to the same double. Reading is strict, and evaluates nothing.
+// number is written in the fewest digits that read back to the same double, a curve as its numbers with commas between.
+// Reading is strict, and evaluates nothing.
 import { checked } from "./state.js";
 
 export const LIMIT = 4096; // characters after the #
@@ -78,6 +79,7 @@ function inALink({ kind }, value) {
   if (kind === "switch") return value ? "true" : "false";
   if (kind === "choice") return encoded(value);
   if (kind === "pin") return Object.entries(value ?? {}).map(([axis, index]) => `${encoded(axis)}.${index}`).join(",");
+  if (kind === "curve") return value.map(digits).join(",");
   return kind === "whole" ? String(value) : digits(value);
 }
 
@@ -85,6 +87,7 @@ function inPython({ kind }, value) {
   if (kind === "switch") return value ? "True" : "False";
   if (kind === "choice") return quoted(value);
   if (kind === "pin") return `{${Object.entries(value ?? {}).map(([axis, index]) => `${quoted(axis)}: ${index}`).join(", ")}}`;
+  if (kind === "curve") return `[${value.map(digits).join(", ")}]`;
   return kind === "whole" ? String(value) : digits(value);
 }
 
@@ -130,6 +133,11 @@ function read({ name, kind, choices, axes, low, high }, raw) {
   if (kind === "choice") return oneOf(name, text, choices, raw);
   if (kind === "pin") return readPin(text, axes, raw);
   if (kind === "whole") return whole(name, text, raw, low, high);
+  if (kind === "curve") return text.split(",").map((height) => number(name, height, raw));
+  return number(name, text, raw);
+}
+
+function number(name, text, raw) {
   if (!NUMBER.test(text) || !Number.isFinite(Number(text))) refuse(name, "be a finite number in decimal digits", raw);
   return Number(text);
 }

@@ -3,7 +3,8 @@
     #race&version=1&planes=3&...&causal=false&input=toy&features=keys&view=band&pin=query.3,key.5&language=en
 
 First the mechanism, then every part of the state under its name; values are percent-encoded, `pin=` is no pin. A number
-is written in the fewest digits that read back to the same double. Reading is strict, and evaluates nothing.
+is written in the fewest digits that read back to the same double, a curve as its numbers with commas between. Reading
+is strict, and evaluates nothing.
 """
 
 import json
@@ -105,6 +106,8 @@ def _in_a_link(part: dict[str, Any], value: Any) -> str:
             return ",".join(f"{quote(axis, safe='')}.{index}" for axis, index in (value or {}).items())
         case "whole":
             return str(int(value))
+        case "curve":
+            return ",".join(map(_digits, value))
     return _digits(value)
 
 
@@ -118,6 +121,8 @@ def _in_python(part: dict[str, Any], value: Any) -> str:
             return "{" + ", ".join(f"{_quoted(axis)}: {index}" for axis, index in (value or {}).items()) + "}"
         case "whole":
             return str(int(value))
+        case "curve":
+            return f"[{', '.join(map(_digits, value))}]"
     return _digits(value)
 
 
@@ -174,6 +179,12 @@ def _read(part: dict[str, Any], text: str, raw: str) -> Any:
             return _pin(text, part["axes"], raw)
         case "whole":
             return _whole(name, text, raw, part.get("low", 0), part.get("high", LARGEST))
+        case "curve":
+            return [_number(name, height, raw) for height in text.split(",")]
+    return _number(name, text, raw)
+
+
+def _number(name: str, text: str, raw: str) -> float:
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         _refuse(name, "be a finite number in decimal digits", raw)
     return float(text)

@@ -35,11 +35,14 @@ export function checked(state, spec) {
   return state;
 }
 
-function checkDial({ name, kind, low, high, choices }, value) {
+function checkDial({ name, kind, low, high, choices, points }, value) {
   if (kind === "switch") {
     if (typeof value !== "boolean") refuse(name, "be true or false", value);
   } else if (kind === "choice") {
     oneOf(name, value, choices);
+  } else if (kind === "curve") {
+    if (!Array.isArray(value) || value.length !== points) refuse(name, `be a list of ${points} numbers`, value);
+    value.forEach((height, n) => checkDial({ name: `${name}[${n}]`, low, high }, height));
   } else if (
     typeof value !== "number" ||
     !(value >= low && value <= high) ||

@@ -3,6 +3,7 @@
 from typing import Any
 
 from attnlab.arrays import dial, flag, one_of
+from attnlab.dials import curve
 
 __all__ = ["LARGEST", "checked", "defaults"]
 
@@ -42,6 +43,8 @@ def _check_dial(entry: dict[str, Any], value: Any) -> None:
         flag(name, value)
     elif kind == "choice":
         one_of(name, value, entry["choices"])
+    elif kind == "curve":
+        curve(name, value, entry["low"], entry["high"], entry["points"])
     else:
         dial(name, value, entry["low"], entry["high"], integer=kind == "whole")
 

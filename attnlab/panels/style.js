@@ -1,4 +1,5 @@
 // The panel's style sheet, as text because a widget in a shadow root has to bring its own. Colours come from theme.js as --al-* properties.
+// An .al-caption holds all that may be said in one place, of which one is seen: the place is as high as the highest.
 export const style = `
 .attnlab { position: relative; container-type: inline-size; max-width: 1080px; color: var(--al-ink); font: 14px/1.4 var(--jp-ui-font-family, system-ui, -apple-system, "Segoe UI", sans-serif);
   font-variant-numeric: tabular-nums lining-nums; text-align: left; }
@@ -78,7 +79,6 @@ export const style = `
 .al-scale { display: grid; grid-template-columns: auto minmax(8px, 52px) auto; justify-content: start; align-items: center; gap: 0 5px; white-space: nowrap; }
 .al-scale b { height: 7px; background: var(--al-cividis); }
 .al-scale :last-child { grid-column: 1 / -1; white-space: normal; }
-/* all that may be said in one place, one of it seen: the place is as high as the highest */
 .al-caption { display: grid; }
 .al-caption > * { grid-area: 1 / 1; }
 .al-spare { visibility: hidden; }
@@ -120,9 +120,9 @@ export const style = `
   .al-sharing { margin: 2px 0; }
   .attnlab .al-sharing > button { padding: 0 5px; }
   .al-figures { gap: 14px 8px; }
-  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-heatmap + .al-heatmap, :has(+ .al-heatmap))) { grid-column: span 6; }
-  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-heatmap + .al-heatmap, :has(+ .al-heatmap))) .al-head { flex-flow: row; align-items: center; min-height: 26px; }
-  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-heatmap + .al-heatmap, :has(+ .al-heatmap))) .al-head b { flex: 1; }
+  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-third + .al-heatmap, :has(+ .al-heatmap))) { grid-column: span 6; }
+  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-third + .al-heatmap, :has(+ .al-heatmap))) .al-head { flex-flow: row; align-items: center; min-height: 26px; }
+  .attnlab figure:is(.al-chart, .al-heatmap:not(.al-third + .al-heatmap, :has(+ .al-heatmap))) .al-head b { flex: 1; }
   .al-chart canvas { aspect-ratio: 1.6; }
   .attnlab .al-chart figcaption { min-height: 36px; }
   .attnlab figcaption { font-size: 11px; }

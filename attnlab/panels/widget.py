@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -18,6 +17,7 @@ import anywidget
 import traitlets
 
 from attnlab import backend, panels, parity
+from attnlab.dials import plain
 from attnlab.panels import export, link
 from attnlab.panels.bundle import packed
 from attnlab.panels.state import checked, defaults
@@ -66,7 +66,7 @@ class Panel(anywidget.AnyWidget):
         for name in given.keys() - state["dials"].keys():
             known = [*state["dials"], *state["selection"], "language"]
             raise TypeError(f"{type(self).__name__} takes {', '.join(known)}, got {name}")
-        state |= {"dials": asdict(self.room.PARAMS(**given)), "selection": state["selection"] | chosen}
+        state |= {"dials": plain(self.room.PARAMS(**given)), "selection": state["selection"] | chosen}
         checked(state | {"language": language}, self.spec)
         self._display: Any = None  # the handle of the still in a notebook's output
         self._redraw: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ export const words = {
   token: (kind, t) => `${kind} ${t + 1}`,
   memories: {
     title: "Memories",
-    one: "*S* after the token in focus, or the last one. This rule keeps no second memory.",
+    one: "*S* after the token in focus, or the last one. At the same budget, its keys are twice as wide.",
     two: "*S* holds values, *R* what *S* got wrong, after the token in focus, or the last one.",
     source: "RLA, RDN, p. 5; Listing 1, p. 15",
     names: ["S", "R"],
@@ -48,8 +48,7 @@ export const words = {
     source: "unrolled by this project, from p. 5",
     of: (what, query, key) => `weight of the ${what} at ${key} for ${query}`,
     what: { errors: "error", values: "value" },
-    product: (factors, names) => `${factors.join(" · ")}: ${names.join(" · ")}`,
-    names: { read: "read gate", written: "write gate", decay: "decay", match: "k·q" },
+    product: (factors) => `${factors.join(" · ")}: read gate · write gate · decay · k·q`,
     left: (match) => `k·q is ${match}; later delta writes have changed what is left of it`,
     newest: "the output reads S as it was before this token",
     gone: "without fitting, R holds the newest error alone",

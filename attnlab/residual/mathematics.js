@@ -1,10 +1,8 @@
 // The mathematics of the residual panel in doubles: the twin of view.py, with the same names and shapes.
 // T tokens, K and V widths, alpha `retention`, beta `write`, gamma `correction`; memories are [K, V], row-major.
 import { normal, uniform } from "../panels/draws.js";
-import { count, cut, inputsOf, isToy } from "../panels/inputs.js";
+import { count, cut, highest, inputsOf, isToy } from "../panels/inputs.js";
 import { dot, dots, list, norm, shaped, step, total, unit } from "../panels/numbers.js";
-
-const highest = ({ dials }, wanted) => dials.find(({ name }) => name === wanted).high;
 
 // -- the stream -----------------------------------------------------------------------------------------------------
 
@@ -28,22 +26,27 @@ function leaning(own, shared, K, similarity) {
 
 const rowsOf = ({ numbers, width }, T, K, factor = 1) => cut(numbers, count(T), width, K).map((x) => x / factor);
 
-// { own, wide, v, asked, T, K, V }: keys before they lean, also at twice the width; of a real head also `queries`.
+// { keys(wide), queries(wide), v, asked, T, K, V }: keys before they lean, also at twice the width. Toy queries are keys,
+// of the tokens that are `asked` for; a real head has its own.
 function stream(T, K, V, drawn) {
   return {
-    own: rowsOf(drawn.keys, T, K, Math.sqrt(K)),
-    wide: rowsOf(drawn.keys, T, 2 * K, Math.sqrt(2 * K)),
+    keys: (wide) => rowsOf(drawn.keys, T, wide ? 2 * K : K, Math.sqrt(wide ? 2 * K : K)),
     v: rowsOf(drawn.values, T, V),
     asked: count(T).map((t) => Math.floor(drawn.asked[t] * (t + 1))),
     ...{ T, K, V },
   };
 }
 
+// A real head; wide, its positive and its negative part.
 function real({ q, k, v, T, K }) {
-  const own = unit(k, K);
-  const wide = new Float64Array(2 * T * K);
-  own.forEach((x, i) => (wide[i + K * Math.floor(i / K) + (x < 0 ? K : 0)] = Math.abs(x)));
-  return { own, wide, queries: unit(q, K), v, T, K, V: K };
+  const entering = (x) => (wide) => {
+    const own = unit(x, K);
+    if (!wide) return own;
+    const parts = new Float64Array(2 * T * K);
+    own.forEach((x, i) => (parts[i + K * Math.floor(i / K) + (x < 0 ? K : 0)] = Math.abs(x)));
+    return parts;
+  };
+  return { keys: entering(k), queries: entering(q), v, T, K, V: K };
 }
 
 // -- one run of a rule ----------------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ function recalls(about, t, count, S, R, before) {
   return [base, residual ? away((at) => a * before[at] + g * R[at]) : base];
 }
 
-const mean = (errors) => Math.sqrt(errors.reduce((sum, x) => sum + x * x, 0) / errors.length);
+export const mean = (errors) => Math.sqrt(errors.reduce((sum, x) => sum + x * x, 0) / errors.length);
 
 // Mean recall error after the last token, of S alone and of both.
 function meanRecall(about) {
@@ -156,7 +159,7 @@ function trace(about) {
 // from token to token, a row for each.
 function weights(about) {
   const { q, k, T, K, alpha, beta, gamma, delta, residual, fitting } = about;
-  const [values, errors] = [shaped([T, T]), shaped([T, T])];
+  const [values, errors, key_query] = Array.from({ length: 3 }, () => shaped([T, T]));
   const [S, R] = [new Float64Array(T * K), new Float64Array(T * K)];
   const pass = (rows, t, rate, delta) => {
     for (let i = 0; i < t; i++) {
@@ -170,6 +173,7 @@ function weights(about) {
     const read = (rows, into, gate) => {
       for (let i = 0; i <= t; i++) into[t * T + i] = gate * dot(q, t * K, rows, i * K, K);
     };
+    read(k, key_query, 1);
     const [a, g] = readers(about, t);
     if (residual) read(S, values, a);
     pass(S, t, beta[t], delta);
@@ -181,8 +185,6 @@ function weights(about) {
     else R.fill(0).set(k.subarray(t * K, (t + 1) * K), t * K);
     read(R, errors, g);
   }
-  const key_query = shaped([T, T]);
-  for (let t = 0; t < T; t++) for (let i = 0; i <= t; i++) key_query[t * T + i] = dot(q, t * K, k, i * K, K);
   return { key_query, value_weights: values, error_weights: errors };
 }
 
@@ -216,43 +218,44 @@ function keeper({ target, clip }) {
 // A function (state, data) -> views that keeps its intermediate results, so that a dial recomputes what depends on it.
 export function computer(spec) {
   const inputs = inputsOf(spec);
-  const [draws, sources, shared] = [step(), step(), step()];
-  const [traces, weighed, similar, budgets] = [step(), step(), step(), step()];
+  const names = Object.keys(spec.rules);
+  const [draws, sources, shared, traces, weighed, similar, budgets] = Array.from({ length: 7 }, step);
   return (state, data) => {
     const { dials } = state;
-    const { rule, similarity, fitting, read_gates, normalize, seed, tokens, head_width, value_width } = dials;
+    const { rule, same_budget, similarity, normalize, seed, tokens, head_width, value_width } = dials;
     const drawn = draws([seed], () => drawAll(seed, spec));
-    const toy = isToy(state, spec);
-    const given = toy ? null : inputs(state, data);
+    const given = isToy(state, spec) ? null : inputs(state, data);
     const source = sources([drawn, given, tokens, head_width, value_width], () =>
-      toy ? stream(tokens, head_width, value_width, drawn) : real(given),
+      given ? real(given) : stream(tokens, head_width, value_width, drawn),
     );
-    // the same objects as long as no dial that they depend on has changed
-    const at = JSON.stringify({ ...dials, rule: "", similarity: 0, input: "" });
-    const common = shared([source, drawn, at], () => ({ fitting, gated: read_gates, keep: keeper(dials) }));
-    const keysOf = (similarity, wide = false) => {
+    // the same object as long as no dial that any rule depends on has changed
+    const at = JSON.stringify({ ...dials, rule: "", same_budget: "", similarity: 0, input: "" });
+    const common = shared([source, drawn, at], () => {
+      return { fitting: dials.fitting, gated: dials.read_gates, keep: keeper(dials) };
+    });
+    const keysOf = (similarity, wide) => {
       const K = source.K * (wide ? 2 : 1);
       const lean = (own) => {
         const x = leaning(own, drawn.shared, K, similarity);
         return normalize ? unit(x, K) : x;
       };
-      const k = lean(wide ? source.wide : source.own);
+      const k = lean(source.keys(wide));
       return { k, K, lean, gram: dots(k, k, source.T, K) };
     };
     const about = (name, keys) => {
       return { ...source, ...spec.rules[name], ...gatesOf(name, dials, spec.rules[name]), ...common, ...keys };
     };
-    const names = Object.keys(spec.rules);
-    const here = about(rule, keysOf(similarity));
-    here.q = toy ? cut(here.k, source.asked, here.K, here.K) : here.lean(source.queries);
-    const key = [common, rule, similarity];
+    const wide = same_budget && !spec.rules[rule].residual;
+    const here = about(rule, keysOf(similarity, wide));
+    here.q = given ? here.lean(source.queries(wide)) : cut(here.k, source.asked, here.K, here.K);
+    const key = [common, rule, similarity, wide];
     const rivals = () => {
-      const [wide, narrow] = [true, false].map((wide) => keysOf(similarity, wide));
-      const error = (name, keys) => meanRecall(about(name, keys))[1];
-      const budget_narrow = list(names.length, (n) => error(names[n], narrow));
-      const alone = (name) => !spec.rules[name].residual;
-      const budget_wide = list(names.length, (n) => (alone(names[n]) ? error(names[n], wide) : budget_narrow[n]));
-      return { budget_wide, budget_narrow };
+      const [budget_narrow, budget_wide] = [false, true].map((same) => {
+        const [narrow, wide] = [false, same].map((wide) => keysOf(similarity, wide));
+        const error = (name) => meanRecall(about(name, spec.rules[name].residual ? narrow : wide))[1];
+        return list(names.length, (n) => error(names[n]));
+      });
+      return { budget_narrow, budget_wide };
     };
     return {
       ...traces(key, () => trace(here)),
@@ -260,11 +263,10 @@ export function computer(spec) {
       alpha: here.alpha,
       beta: here.beta,
       gamma: here.gamma,
-      ...similar([common, rule], () => {
-        const means = spec.similarities.map((similarity) => meanRecall(about(rule, keysOf(similarity))));
-        const side = (n) => list(means.length, (s) => means[s][n]);
-        const similar = list(means.length, (s) => spec.similarities[s]);
-        return { similar, similar_base: side(0), similar_both: side(1) };
+      ...similar([common, rule, wide], () => {
+        const means = spec.similarities.map((similarity) => meanRecall(about(rule, keysOf(similarity, wide))));
+        const [similar_base, similar_both] = [0, 1].map((side) => list(means.length, (s) => means[s][side]));
+        return { similar_base, similar_both };
       }),
       ...budgets([common, similarity], rivals),
     };

@@ -3,12 +3,11 @@ import { curve } from "../panels/curve.js";
 import { isToy } from "../panels/inputs.js";
 import { largest, least, list, short } from "../panels/numbers.js";
 import { axis, found, label, nameTokens, pairMatrix } from "../panels/pictures.js";
-import { computer } from "./mathematics.js";
+import { computer, mean } from "./mathematics.js";
 
 const GAP = 0.04; // between a line or a bar and its name, as a part of the axis
 const REACH = 16; // places along a row that can be pointed at
 
-const rms = (numbers) => Math.sqrt(numbers.reduce((sum, x) => sum + x * x, 0) / numbers.length);
 const farthest = (array) => Math.max(largest(array), -least(array));
 
 // The token in focus, or pinned, or the last one.
@@ -43,7 +42,7 @@ function memories(context) {
   const own = focus(context);
   const top = farthest(views.memories);
   const place = (m, t) => (m * T + t) * K * V;
-  const named = { channel: [words.memories.channel, K], entry: [words.memories.entry, V] };
+  const sizes = { channel: K, entry: V };
   const says = words.memories;
   return {
     title: says.title,
@@ -62,7 +61,7 @@ function memories(context) {
     ends: { row: ["1", String(K)], column: ["1", String(V)] },
     colours: { row: "keyText", column: "valueText" },
     scale: { min: -top, max: top, diverging: true },
-    word: (axis, index) => (index < named[axis][1] ? `${named[axis][0]} ${index + 1}` : ""),
+    word: (axis, index) => (index < sizes[axis] ? `${says[axis]} ${index + 1}` : ""),
     label: ({ memory, query, channel, entry }) => says.at(says.names[memory], query, channel, entry),
     sum({ memory, query, channel, entry }) {
       const cell = (t) => (t < 0 ? 0 : views.memories[place(memory, t) + channel * V + entry]);
@@ -77,7 +76,7 @@ function memories(context) {
 function weightSum({ views, state, words }, what, { delta, residual }, { query, key }) {
   const { alpha, beta, gamma, key_query } = views;
   const { fitting, read_gates } = state.dials;
-  const { names, product, left, newest, gone } = words.weights;
+  const { product, left, newest, gone } = words.weights;
   const match = key_query[query * alpha.length + key];
   const errors = what === "errors";
   if (residual && !errors && key === query) return newest;
@@ -87,8 +86,7 @@ function weightSum({ views, state, words }, what, { delta, residual }, { query, 
   const read = !residual || !read_gates ? 1 : errors ? gamma[query] : alpha[query];
   const written = errors ? (fitting ? gamma[key] : 1) : beta[key];
   const passed = residual && !errors ? decay(query) : decay(query + 1); // the output reads the old S, the new R
-  const factors = [read, written, passed, match].map((factor) => short(factor));
-  return product(factors, [names.read, names.written, names.decay, names.match]);
+  return product([read, written, passed, match].map((factor) => short(factor)));
 }
 
 // How much of each past error or value an output adds up. A rule without a second memory has weights of values alone.
@@ -139,7 +137,7 @@ function recall(context) {
   const keys = list(own + 1, (key) => key);
   const y = upTo(words.recall.y, base, both);
   const ages = [...new Set([own, Math.floor(own / 2), 0])];
-  const means = [base, both].map((errors) => short(rms(errors), 3));
+  const means = [base, both].map((errors) => short(mean(errors), 3));
   return {
     ...words.recall,
     headline: residual ? means.join(" → ") : means[0],
@@ -167,9 +165,10 @@ function recall(context) {
 
 // The mean recall error for other similarities of the keys, and the dial's own on it.
 function similarity(context) {
-  const { views, state, words } = context;
+  const { views, state, spec, words } = context;
   const { residual } = ruleOf(context);
-  const { similar: x, similar_base: base, similar_both: both, recall_here: here } = views;
+  const x = spec.similarities;
+  const { similar_base: base, similar_both: both, recall_here: here } = views;
   const own = state.dials.similarity;
   const all = [...both, here[1]];
   const y = upTo(words.recall.y, base, all);
@@ -291,7 +290,7 @@ function budget(context) {
   const { views, state, spec, words } = context;
   const { budget_wide: wide, budget_narrow: narrow } = views;
   const [, , K, V] = views.memories.shape;
-  const numbers = 2 * K * V;
+  const numbers = K * V * (state.dials.same_budget && !ruleOf(context).residual ? 1 : 2); // one wide memory, or two
   const names = Object.keys(spec.rules);
   const rows = list(names.length, (n) => names.length - n);
   const x = upTo(words.budget.x, wide, narrow);

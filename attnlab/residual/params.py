@@ -225,10 +225,12 @@ class ResidualParams(Dials):
     """The dials of the panel with their ranges and the paper's letters; slider, test and notebook use the same ones.
 
     A gate is a curve over the tokens, drawn through POINTS heights; a gate that the rule lacks is not looked at. The
-    target "none" is the clip at infinity. Raises ValueError with the dial's name, its range and what came.
+    target "none" is the clip at infinity. At the same budget, a rule with one memory has keys of twice the width, and
+    so as many numbers of state as two memories. Raises ValueError with the dial's name, its range and what came.
     """
 
     rule: str = knob("rla", label="rule", choices=tuple(RULES))
+    same_budget: bool = knob(True, label="same budget")
     similarity: float = knob(0.4, 0.0, 1.0, label="similarity of keys")
     retention: tuple[float, ...] = knob((1.0,) * POINTS, 0.0, 1.0, label="retention", paper="α", points=POINTS)
     write: tuple[float, ...] = knob((0.7,) * POINTS, 0.0, 1.0, label="write", paper="β", points=POINTS)
@@ -246,35 +248,36 @@ class ResidualParams(Dials):
     input: str = knob(TOY, label="input", choices=INPUTS)
 
     @property
+    def wide(self) -> bool:
+        """Whether keys have twice the width of the dial."""
+        return self.same_budget and not RULES[self.rule].residual
+
+    @property
     def widths(self) -> tuple[int, int]:
-        """(K, V) in force: the dials' for toy tokens, the model's for a real head."""
-        return inputs.width(self.input, self.head_width), inputs.width(self.input, self.value_width)
+        """(K, V) in force, from the dials for toy tokens and from the model for a real head."""
+        K, V = inputs.width(self.input, self.head_width), inputs.width(self.input, self.value_width)
+        return 2 * K if self.wide else K, V
 
     def inputs(self) -> Inputs:
         """One head of the stream. Toy: keys and values drawn from the seed, and queries that each ask for the value of
         a token so far. A real head: the first `tokens` of its window, q and k divided by their lengths. Either way
         keys and queries then lean towards one direction that all share, by `similarity`.
+
+        Wide toy keys are drawn wide, and the narrow ones are their first half; those of a real head are unfolded into
+        their positive and their negative part, since a linear map would add no room.
         """
         T, (K, V) = self.tokens, self.widths
         if self.input == TOY:
-            own = draws.normal(self.seed, STREAMS["keys"], T, K) / np.sqrt(K)
-            k = self.leaning(own)
+            k = self.leaning(draws.normal(self.seed, STREAMS["keys"], T, K) / np.sqrt(K))
             v = draws.normal(self.seed, STREAMS["values"], T, V)
-            return Inputs(_one_head(k[self.asked()]), _one_head(k), _one_head(v), tuple(str(t + 1) for t in range(T)))
-        q, k, v, words = inputs.inputs(self.input, T, K, self.seed)
-        q, k = (_one_head(self.leaning(unit(x[0, :, 0]))) for x in (q, k))
-        return Inputs(q, k, v, words)
-
-    def wide_keys(self) -> Float[Array, "T K2"]:
-        """Keys of twice the width, for a rule that keeps one memory in the space of two. Toy keys are drawn so wide,
-        and the narrow ones are their first half; those of a real head are unfolded into their positive and their
-        negative part, since a linear map would add no room.
-        """
-        T, (K, _) = self.tokens, self.widths
-        if self.input == TOY:
-            return self.leaning(draws.normal(self.seed, STREAMS["keys"], T, 2 * K) / np.sqrt(2 * K))
-        k = unit(inputs.inputs(self.input, T, K, self.seed).k[0, :, 0])
-        return self.leaning(np.concatenate([np.maximum(k, 0), np.maximum(-k, 0)], axis=1))
+            q, k, v = (x[None, :, None] for x in (k[self.asked()], k, v))
+            return Inputs(q, k, v, tuple(str(t + 1) for t in range(T)))
+        given = inputs.inputs(self.input, T, K, self.seed)
+        q, k = (unit(x[0, :, 0]) for x in (given.q, given.k))
+        if self.wide:
+            q, k = (np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], axis=1) for x in (q, k))
+        q, k = (self.leaning(x)[None, :, None] for x in (q, k))
+        return given._replace(q=q, k=k)
 
     def leaning(self, own: Float[Array, "T K"]) -> Float[Array, "T K"]:
         """Each row turned towards the direction that all share: (1 - similarity) own + similarity shared."""
@@ -286,18 +289,16 @@ class ResidualParams(Dials):
         places = draws.uniform(self.seed, ASKED_STREAM, self.tokens, 1)[:, 0]
         return np.floor(places * (1 + np.arange(self.tokens))).astype(np.int64)
 
-    def gates(self, rule: str | None = None) -> dict[str, Float[Array, "..."]]:
-        """The gates of this rule, the dial's if none is given, as `attention` takes them: [1, T, 1], or [H] where
-        fixed in time, for which the mean of the curve is taken.
+    def gates(self) -> dict[str, Float[Array, "..."]]:
+        """The gates that the rule has, as `attention` takes them: [1, T, 1], or [H] where fixed in time, for which the
+        mean of the curve is taken.
         """
-        rule = self.rule if rule is None else rule
         curves = {"retention": self.retention, "write": self.write, "correction": self.correction}
         if self.tied:
             curves["correction"] = self.write
-        given = {name: curves[name] for name in RULES[rule].gates}
-        if rule == "retnet":
+        if self.rule == "retnet":
             return {"retention": np.array([np.mean(self.retention)])}
-        return {name: over_tokens(points, self.tokens)[None, :, None] for name, points in given.items()}
+        return {name: over_tokens(curves[name], self.tokens)[None, :, None] for name in RULES[self.rule].gates}
 
     def switches(self) -> dict[str, Any]:
         """What else `attention` has to be told about errors: clip, target, fitting, read_gates."""
@@ -312,7 +313,3 @@ def over_tokens(points: tuple[float, ...], tokens: int) -> Float[Array, " T"]:
     left = np.minimum(place.astype(np.int64), len(points) - 2)
     heights = np.asarray(points)
     return heights[left] + (heights[left + 1] - heights[left]) * (place - left)
-
-
-def _one_head(x: Float[Array, "T K"]) -> Float[Array, "1 T 1 K"]:
-    return x[None, :, None]

@@ -1,7 +1,8 @@
 """What the residual panel shows, as plain arrays; `computer` in mathematics.js returns the same names, shapes, numbers.
 
-T tokens, K and V widths, [t, i] what query t has of the earlier token i: 0 above the diagonal. A recall error is
-|what is recalled with key i - v_i|, over the root mean square of |v|; the mean of several is their root mean square.
+T tokens, K and V widths: K is twice the dial's for a single memory at the same budget. [t, i] is what query t has of
+the earlier token i, 0 above the diagonal. A recall error is |what is recalled with key i - v_i|, over the root mean
+square of |v|; the mean of several is their root mean square.
 
 memories [2, T, K, V]                      S and R after every token; R stays 0 where the rule has none
 alpha, beta, gamma [T]                     the gates in force: 1 where the rule has no such gate, gamma 0 without R
@@ -11,7 +12,7 @@ key_query [T, T]                           q_t.k_i
 value_weights, error_weights [T, T]        the unrolled sums: out = value_weights v + error_weights kept
 recall_base, recall_both [T, T]            recall errors after token t: of S_t alone, of both as the output reads them
 recall_here [2]                            the mean over all i after the last token: S alone, both
-similar, similar_base, similar_both [9]    the same for other similarities of the keys
+similar_base, similar_both [9]             the same for other similarities of the keys: SIMILARITIES
 budget_wide, budget_narrow [7]             recall error of each rule at the same budget, and at the same key width
 """
 
@@ -55,14 +56,13 @@ def compute(params: ResidualParams) -> dict[str, Float[Array, "..."]]:
     run = _run(case)
     base, both = _recalls(case, run)
     values, errors = _weights(case)
-    similar = [_mean_recall(_case(params, similarity=s)) for s in SIMILARITIES]
+    similar = [_mean_recall(_case(replace(params, similarity=s))) for s in SIMILARITIES.tolist()]
     wide, narrow = (_budgets(params, same=same) for same in (True, False))
-    residual = RULES[case.rule].residual
     return {
         "memories": np.stack([run.S[0, :, 0], run.R[0, :, 0]]),
         "alpha": case.alpha,
         "beta": case.beta,
-        "gamma": case.gamma if residual else 0 * case.gamma,
+        "gamma": case.gamma,
         "error": run.error[0, :, 0],
         "kept": run.residual[0, :, 0],
         "out": run.out[0, :, 0],
@@ -72,7 +72,6 @@ def compute(params: ResidualParams) -> dict[str, Float[Array, "..."]]:
         "recall_base": base,
         "recall_both": both,
         "recall_here": np.array([_mean(base[-1]), _mean(both[-1])]),
-        "similar": SIMILARITIES,
         "similar_base": np.array([base for base, _ in similar]),
         "similar_both": np.array([both for _, both in similar]),
         "budget_wide": wide,
@@ -154,22 +153,14 @@ def spec() -> dict[str, Any]:
 # -- runs --
 
 
-def _case(params: ResidualParams, rule: str | None = None, similarity: float | None = None, wide: bool = False) -> Case:
-    """The run of these dials; of another rule, of keys of another similarity, of keys of twice the width (which are
-    then the queries too).
-    """
-    if similarity is not None:
-        params = replace(params, similarity=float(similarity))
-    rule = params.rule if rule is None else rule
-    given = params.inputs()
-    q, k, v = (x[0, :, 0] for x in given[:3])
-    if wide:
-        q = k = params.wide_keys()
+def _case(params: ResidualParams) -> Case:
+    q, k, v = (x[0, :, 0] for x in params.inputs()[:3])
     if params.normalize:
         q, k = unit(q), unit(k)
-    gates = {name: np.broadcast_to(np.ravel(gate), params.tokens) for name, gate in params.gates(rule).items()}
+    gates = {name: np.broadcast_to(np.ravel(gate), params.tokens) for name, gate in params.gates().items()}
     alpha, beta = (gates.get(name, np.ones(params.tokens)) for name in ("retention", "write"))
-    return Case(rule, q, k, v, alpha, beta, gates.get("correction", np.zeros(params.tokens)), params.switches())
+    gamma = gates.get("correction", np.zeros(params.tokens))
+    return Case(params.rule, q, k, v, alpha, beta, gamma, params.switches())
 
 
 def _run(case: Case) -> reference.Trace:
@@ -211,11 +202,8 @@ def _mean(errors: Float[Array, " T"]) -> float:
 
 
 def _budgets(params: ResidualParams, *, same: bool) -> Float[Array, " rules"]:
-    """The recall error of every rule: at the `same` budget, where one memory gets keys of twice the width, or else at
-    the same width.
-    """
-    cases = (_case(params, rule, wide=same and not about.residual) for rule, about in RULES.items())
-    return np.array([_mean_recall(case)[1] for case in cases])
+    """The recall error of every rule, at the same budget or at the same key width."""
+    return np.array([_mean_recall(_case(replace(params, rule=rule, same_budget=same)))[1] for rule in RULES])
 
 
 def _weights(case: Case) -> tuple[Float[Array, "T T"], Float[Array, "T T"]]:

@@ -76,6 +76,19 @@ def test_each_view_is_timed_for_the_dials_that_move_it_and_for_no_other(bare):
     assert all(len(steps) == 2 and min(steps) > 0 for dials in moves.values() for steps in dials.values())
 
 
+def test_a_curve_is_stepped_at_a_point_and_never_dragged(same_page):
+    spec = panels.spec("residual")
+    mount(same_page, "residual")
+    same_page.evaluate(instrument.STOPWATCH)
+    stepped = ("write", "correction", "tied", "clip")
+    some = spec | {"dials": [dial for dial in spec["dials"] if dial["name"] in (*stepped, "tokens")]}
+    moves = instrument.moves(same_page, some, 2)
+    assert instrument.unmoved(spec, moves) == []
+    assert [list(moves[view]) for view in ("gates", "clip")] == [["write", "correction", "tied"], ["write", "clip"]]
+    assert same_page.get_by_label("write, point 1 of 8").input_value() == "70"  # where it stood
+    assert instrument.drag(same_page, some, 8).over == "clip"
+
+
 def test_a_view_that_stands_still_is_missed(bare):
     bare.evaluate(FREEZE, "band")
     moves = instrument.moves(bare, spec_with("planes"), 2)

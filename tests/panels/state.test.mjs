@@ -23,6 +23,18 @@ test("every state that Python refuses is refused here, by name", () => {
   }
 });
 
+test("every curve that Python refuses is refused here, by name and point", () => {
+  const spec = read("curves");
+  for (const [value, sentence] of read("damaged_curves")) {
+    const state = structuredClone(defaults(spec));
+    state.dials.write = value;
+    assert.throws(() => checked(state, spec), (error) => error.message.includes(sentence), JSON.stringify(value));
+  }
+  const state = defaults(spec);
+  state.dials.write = [0, 1, 0.5, 0.25, 0, 1, 1, 0];
+  assert.equal(checked(state, spec), state);
+});
+
 test("what is no record is refused, and so is NaN", () => {
   for (const state of [null, [], "state", 3]) assert.throws(() => checked(state, spec), /state must be a record/);
   const state = defaults(spec);

@@ -33,6 +33,8 @@ def test_draws_agree_bit_for_bit_and_normals_to_1e_12(node, tmp_path):
 def test_the_panel_refuses_the_states_that_python_refuses(node, tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(panels.spec("race")))
     (tmp_path / "damaged.json").write_text((HERE / "damaged_states.json").read_text())
+    (tmp_path / "curves.json").write_text(json.dumps(panels.spec("residual")))
+    (tmp_path / "damaged_curves.json").write_text((HERE / "damaged_curves.json").read_text())
     node("state.test.mjs", tmp_path)
 
 

@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 RACE = panels.spec("race")
 HUGE = sys.float_info.max
 
-# No mechanism has all of this: every double, whole numbers of either sign, words that need quoting, two languages.
+# No mechanism has all of this: every double, whole numbers of either sign, curves of them, words that need quoting, two
+# languages.
 WIDE = {
     "mechanism": "wide",
     "widget": "WidePanel",
@@ -36,6 +37,7 @@ WIDE = {
         {"name": "large", "kind": "number", "default": 1e16, "low": 1e14, "high": 1e23},
         {"name": "count", "kind": "whole", "default": -3, "low": -(2**53) + 1, "high": 2**53 - 1},
         {"name": "on", "kind": "switch", "default": True},
+        {"name": "drawn", "kind": "curve", "default": [0.5, 1e-7, -2.0], "low": -2.0, "high": 1e23, "points": 3},
         {"name": "word", "kind": "choice", "default": "a", "choices": ["a", "é 漢 😀", "a&b=c#d?e%41+f", "'(x)'!*~"]},
     ],
     "options": {"quote": ['"', "'", "\\", "\\n\n\t\x7f", "</script>", "{x}"], "other": ["one", "two"]},
@@ -53,6 +55,9 @@ def values(entry: dict[str, Any]) -> st.SearchStrategy[Any]:
     if entry["kind"] == "choice":
         return st.sampled_from(entry["choices"])
     low, high = entry["low"], entry["high"]
+    if entry["kind"] == "curve":
+        height = st.floats(low, high) | st.sampled_from([low, high])
+        return st.lists(height, min_size=entry["points"], max_size=entry["points"])
     if entry["kind"] == "whole":
         return st.integers(low, high) | st.sampled_from([low, high])
     beside = [low, high, math.nextafter(low, high), math.nextafter(high, low)]
@@ -205,6 +210,24 @@ def test_names_in_a_link_are_unique_and_can_be_arguments(mechanism):
     found = [*(entry["name"] for entry in spec["dials"]), *spec["options"], "version", "view", "pin", "language"]
     assert len(found) == len(set(found))
     assert all(name.isidentifier() and not keyword.iskeyword(name) for name in [*found, *spec["axes"], spec["widget"]])
+
+
+@pytest.mark.parametrize(
+    ("drawn", "sentence"),
+    [
+        ("1,2", r"drawn must be a list of 3 numbers, got \[1.0, 2.0\]"),
+        ("1,2,3,4", "drawn must be a list of 3 numbers"),
+        ("", "drawn must be a finite number in decimal digits"),
+        ("1,,2", "drawn must be a finite number in decimal digits"),
+        ("[1,2,3]", "drawn must be a finite number in decimal digits"),
+        ("1,2,-3", r"drawn\[2\] must lie in \[-2, 1e\+23\], got -3"),
+    ],
+)
+def test_a_curve_in_a_link_has_all_its_points_within_its_range(drawn, sentence):
+    good = fragment(defaults(WIDE), WIDE)
+    assert "&drawn=0.5,1e-7,-2&" in good
+    with pytest.raises(ValueError, match=sentence):
+        from_fragment(good.replace("0.5,1e-7,-2", drawn), WIDE)
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -1,12 +1,16 @@
 """A state is taken whole or refused with a sentence; state.test.mjs holds the panel to the same list."""
 
 import copy
+import json
+import re
+from pathlib import Path
 
 import pytest
 
 from attnlab import panels
 from attnlab.panels.state import checked, defaults
 
+HERE = Path(__file__).parent
 SPEC = panels.spec("race")
 
 
@@ -42,3 +46,14 @@ def test_every_damaged_state_is_refused_by_name(damaged):
 def test_what_is_no_record_is_refused(state):
     with pytest.raises(ValueError, match="state must be a record"):
         checked(state, SPEC)
+
+
+def test_a_curve_that_is_none_is_refused_by_name_and_point():
+    spec = panels.spec("residual")
+    for value, sentence in json.loads((HERE / "damaged_curves.json").read_text()):
+        state = copy.deepcopy(defaults(spec))
+        state["dials"]["write"] = value
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            checked(state, spec)
+    state["dials"]["write"] = [0, 1, 0.5, 0.25, 0, 1, 1, 0]
+    assert checked(state, spec) is state

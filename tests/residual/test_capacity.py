@@ -4,6 +4,9 @@ Confidence: a comparison of theory and measurement allows Z = 5 standard errors 
 true theory fails that with probability below 1e-6 a comparison, if the mean over draws is normal; there are 40 here.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -110,6 +113,22 @@ def test_at_matched_state_the_one_memory_holds_more_random_pairs():
     assert [len(x) for x in exact] == [1, 1, 1]
     (delta,), (rdn,), (rla,) = measured
     assert delta.interval(Z)[1] < min(rdn.interval(Z)[0], rla.interval(Z)[0])
+
+
+def test_the_numbers_on_the_page_are_those_of_the_theory():
+    text = (Path(__file__).parents[2] / "docs" / "papers" / "residual-recall.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+), (?:one|two)[^|]*of \$(2?)K\$ \| (\d+) \|(.*)\|$", text, re.MULTILINE)
+    assert len(rows) == 6
+    for name, twice, state, cells in rows:
+        rule, width = name.lower(), 32 if twice else 16
+        assert int(state) == width * (1 + RULES[rule].residual)
+        for n, cell in zip((16, 32, 64), cells.split("|"), strict=True):
+            assert float(cell) == pytest.approx(theory.error(theory.moments(rule, n, width)).mean(), abs=5.1e-4)
+    assert all(
+        theory.error(theory.moments(one, n, 32)).mean() < theory.error(theory.moments(two, n, 16)).mean()
+        for one, two in (("linear", "rla"), ("deltanet", "rdn"))
+        for n in range(2, 150, 7)
+    )
 
 
 def test_constants_are_chosen_on_other_draws_than_they_are_judged_on():

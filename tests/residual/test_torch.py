@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the package torch is not installed;
 
 from attnlab import backend, parity  # noqa: E402
 from attnlab.residual import RULES, attention, reference, torch_impl  # noqa: E402
-from attnlab.residual.tensors import parts  # noqa: E402
+from attnlab.residual.tensors import gates, parts  # noqa: E402
 from tests.residual.cases import GATES, RESIDUAL, RETENTION, arguments, assert_rows, flat, normal  # noqa: E402
 
 LENGTHS = (0, 1, 7, 31, 32, 33, 65)
@@ -31,6 +31,23 @@ def small_chunks(monkeypatch):
     """Several chunks, several groups and a ragged last chunk at 65 tokens; 32 is one group, 31 and 33 are not."""
     monkeypatch.setattr(torch_impl, "CHUNK", 16)
     monkeypatch.setattr(torch_impl, "GROUP", 2)
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "torch alone"])
+def single(request, monkeypatch):
+    """Both ways that float32 may go on a CPU."""
+    if request.param and not torch_impl.FAST:
+        pytest.skip("the package numba is not installed; get it with: pip install numba")
+    monkeypatch.setattr(torch_impl, "FAST", request.param)
+
+
+@pytest.fixture(params=["float64", "kernels", "torch alone"])
+def kind(request, monkeypatch):
+    """A type of numbers, and in float32 both ways that it may go on a CPU."""
+    if request.param == "kernels" and not torch_impl.FAST:
+        pytest.skip("the package numba is not installed; get it with: pip install numba")
+    monkeypatch.setattr(torch_impl, "FAST", request.param == "kernels")
+    return torch.float64 if request.param == "float64" else torch.float32
 
 
 def leaves(given, dtype=torch.float64):
@@ -135,7 +152,7 @@ def test_it_is_the_reference_in_float64(small_chunks, rule, retention):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("retention", RETENTION)
-def test_it_is_the_reference_in_float32_row_by_row(rule, retention):
+def test_it_is_the_reference_in_float32_row_by_row(single, rule, retention):
     given = arguments(rule, T=65, K=37, V=23, retention=retention, carried=True)
     given = {name: x.astype(np.float32) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     exact, low = (
@@ -335,9 +352,9 @@ def test_one_tensor_for_several_arguments():
     assert_rows(slopes(torch_run(**call), named), slopes(token_loop(**call), named), SLOPE)
 
 
-def test_a_gradient_that_is_expanded_transposed_or_absent(small_chunks):
+def test_a_gradient_that_is_expanded_transposed_or_absent(kind, small_chunks):
     """`sum()` sends back one number, expanded."""
-    tensors = leaves(arguments(T=33, carried=True))
+    tensors = leaves(arguments(T=33, carried=True), kind)
     named = list(wanting(tensors).values())
     out, S, R = torch_run(**tensors)
     d_out, dS, dR = (torch.ones_like(x) for x in (out, S, R))
@@ -364,8 +381,8 @@ def test_inputs_that_are_views_have_the_gradients_of_copies(small_chunks):
     assert_rows(slopes(torch_run(**views), named), want, 0.0)
 
 
-def test_a_second_derivative_is_refused_clearly():
-    tensors = leaves(arguments(T=33))
+def test_a_second_derivative_is_refused_clearly(kind):
+    tensors = leaves(arguments(T=33), kind)
     for loss in (torch.sum, lambda out: out.square().sum()):
         out = attention(**tensors, impl="torch")
         for name in ("q", "retention"):
@@ -374,16 +391,16 @@ def test_a_second_derivative_is_refused_clearly():
                 slope.square().sum().backward()
 
 
-def test_going_back_twice_gives_the_same_bits():
-    tensors = leaves(arguments(T=33))
+def test_going_back_twice_gives_the_same_bits(kind):
+    tensors = leaves(arguments(T=33), kind)
     named = list(wanting(tensors).values())
     loss = attention(**tensors, impl="torch").square().sum()
     first, second = (torch.autograd.grad(loss, named, retain_graph=True) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
-def test_arguments_that_were_changed_meanwhile_are_refused():
-    tensors = leaves(arguments(T=33))
+def test_arguments_that_were_changed_meanwhile_are_refused(kind):
+    tensors = leaves(arguments(T=33), kind)
     loss = attention(**tensors, impl="torch").sum()
     with torch.no_grad():
         tensors["k"].mul_(2)
@@ -425,22 +442,23 @@ def test_padded_tokens_change_no_later_token_no_state_and_get_no_gradient(small_
     assert all(not x[:, pad].any() and x[:, ~pad].all() for x in slope)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", ["rdn", "rla", "gdn", "linear"])
-def test_a_row_alone_has_the_bits_of_the_row_in_a_batch_forward_and_back(dtype, rule):
-    given = arguments(rule, B=3, T=70, H=1, K=24, V=17)
+def test_a_row_alone_has_the_bits_of_the_row_in_a_batch_forward_and_back(kind, rule):
+    """At widths where no second matrix of a batch starts on a cache line."""
 
-    def run(rows):
+    def run(given, rows):
         part = {name: x[rows] if isinstance(x, np.ndarray) else x for name, x in given.items()}
-        tensors = leaves(part, dtype)
+        tensors = leaves(part, kind)
         out, S, _ = torch_run(**tensors)
         found = torch.autograd.grad(out.square().sum() + S.sum(), list(wanting(tensors).values()))
         return out.detach(), S.detach(), *found
 
-    whole = run(slice(0, 3))
-    for b in range(3):
-        for x, y in zip(run(slice(b, b + 1)), whole, strict=True):
-            assert torch.equal(x[0], y[b])
+    for T, K, V in itertools.product((1, 6, 70), (24, 61), (17, 35)):
+        given = arguments(rule, B=3, T=T, H=1, K=K, V=V)
+        whole = run(given, slice(0, 3))
+        for b in range(3):
+            for x, y in zip(run(given, slice(b, b + 1)), whole, strict=True):
+                assert torch.equal(x[0], y[b]), (T, K, V)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -503,9 +521,30 @@ def test_no_uninitialised_number_reaches_a_result(small_chunks):
 # -- types --
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("retention", ["mild", "some zero", "one reset"])
+def test_single_precision_has_the_gradients_of_double(single, rule, retention):
+    """To 2e-5 of the largest number of each: a hundred roundings of float32."""
+    for T, cuts in ((1, None), (70, None), (70, [0, 0, 33, 70])):
+        given = arguments(rule, B=1, T=T, H=2, K=24, V=17, retention=retention, carried=True, sequences=cuts and 3)
+        exact = leaves({n: x.astype(np.float32) if isinstance(x, np.ndarray) else x for n, x in given.items()})
+        narrow = leaves(given, torch.float32)
+        got, want = (slopes(torch_run(**x, cu_seqlens=cuts), wanting(x)) for x in (narrow, exact))
+        for name, x in want.items():
+            assert got[name].dtype == np.float32
+            assert np.abs(got[name] - x).max() <= 2e-5 * np.abs(x).max(), (name, T, cuts)
+
+
+def test_a_logarithm_in_float64_is_rounded_once_and_not_before_its_exponential():
+    log = np.full(1, -80.123456789)
+    alpha, _, _ = gates((1, 1, 1), None, None, None, log, dtype=torch.float32, device="cpu")
+    assert alpha.item() == np.float32(np.exp(log[0]))
+    assert alpha.item() != np.exp(np.float32(log[0]))
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("rule", ["rdn", "sgla"])
-def test_narrow_types_come_back_as_they_went_in_with_wide_states_and_gradients_of_their_type(kind, rule):
+def test_narrow_types_come_back_as_they_went_in_with_wide_states_and_gradients_of_their_type(single, kind, rule):
     tensors = leaves(arguments(rule, T=65), kind)
     out, state = attention(**tensors, return_state=True, impl="torch")
     assert out.dtype == kind
@@ -537,7 +576,7 @@ def test_the_widest_of_q_k_v_sets_the_working_precision_and_v_the_type_of_the_ou
     np.testing.assert_allclose(out, want, rtol=1e-6, atol=1e-7)
 
 
-def test_autocast_does_not_lower_the_working_precision():
+def test_autocast_does_not_lower_the_working_precision(single):
     tensors = leaves(arguments(T=33, carried=True), torch.float32)
     named = wanting(tensors)
     want = slopes(torch_run(**tensors), named)
@@ -575,8 +614,10 @@ def test_a_tensor_among_arrays_gives_a_tensor_with_its_gradient(name):
     assert own.grad.any()
 
 
-def test_a_tensor_that_is_a_view_of_negated_numbers():
-    given = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in arguments(T=33).items()}
+def test_a_tensor_that_is_a_view_of_negated_numbers(kind):
+    given = {
+        name: torch.tensor(x, dtype=kind) if isinstance(x, np.ndarray) else x for name, x in arguments(T=33).items()
+    }
     turned = torch.complex(torch.zeros_like(given["v"]), given["v"]).conj().imag
     want = attention(**given | {"v": -given["v"]}, impl="torch")
     torch.testing.assert_close(attention(**given | {"v": turned}, impl="torch"), want, rtol=0, atol=0)
@@ -587,10 +628,10 @@ def test_a_tensor_that_is_a_view_of_negated_numbers():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, about how it calls what it has compiled,
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # and about what its tracer looks at
-def test_it_goes_through_torch_compile():
+def test_it_goes_through_torch_compile(kind):
     """The room; the door in front of it looks at numbers, which a tracer does not have."""
     given = arguments(B=1, T=7, H=2)
-    tensors = [torch.tensor(given[name], requires_grad=True) for name in ("q", "k", "v", *GATES)]
+    tensors = [torch.tensor(given[name], dtype=kind, requires_grad=True) for name in ("q", "k", "v", *GATES)]
 
     def f(q, k, v, *gates):
         return torch_impl.attention(2 * q, k, v, *gates) + 1

@@ -83,7 +83,7 @@ def test_shapes_name_tokens_and_widths(params):
         **dict.fromkeys(("error", "kept", "out"), (T, V)),
         **dict.fromkeys(("key_query", "value_weights", "error_weights", "recall_base", "recall_both"), (T, T)),
         "recall_here": (2,),
-        **dict.fromkeys(("similar", "similar_base", "similar_both"), (9,)),
+        **dict.fromkeys(("similar_base", "similar_both"), (9,)),
         **dict.fromkeys(("budget_wide", "budget_narrow"), (7,)),
     }
     assert all(array.dtype == np.float64 and np.isfinite(array).all() for array in views.values())
@@ -145,7 +145,7 @@ def test_the_curve_of_similarities_passes_through_the_dial():
     for similarity in (0.0, 0.25, 1.0):
         views = view.compute(ResidualParams(similarity=similarity, rule="rdn", tokens=8))
         place = int(8 * similarity)
-        assert views["similar"][place] == similarity
+        assert view.SIMILARITIES[place] == similarity
         assert [views["similar_base"][place], views["similar_both"][place]] == pytest.approx(
             views["recall_here"].tolist()
         )
@@ -181,8 +181,10 @@ def test_more_tokens_and_wider_keys_leave_the_drawn_numbers_as_they_are():
     )
     assert np.array_equal(few.inputs().k, many.inputs().k[:, :5])
     assert np.array_equal(few.inputs().v, many.inputs().v[:, :5, :, :3])
-    apart = replace(few, similarity=0.0)
-    assert np.allclose(apart.wide_keys()[:, :4] * np.sqrt(8), apart.inputs().k[0, :, 0] * np.sqrt(4), rtol=8 * EPS)
+    one = replace(few, similarity=0.0, rule="gdn")
+    narrow = replace(one, same_budget=False)
+    assert (one.widths, narrow.widths, few.widths) == ((8, 3), (4, 3), (4, 3))
+    assert np.allclose(one.inputs().k[..., :4] * np.sqrt(8), narrow.inputs().k * np.sqrt(4), rtol=8 * EPS, atol=0)
 
 
 def test_a_real_head_enters_with_length_1_and_its_wide_keys_are_its_two_parts():
@@ -190,9 +192,11 @@ def test_a_real_head_enters_with_length_1_and_its_wide_keys_are_its_two_parts():
     q, k, v, words = params.inputs()
     assert np.linalg.norm(q, axis=-1) == pytest.approx(1, rel=8 * EPS)
     assert (v.shape, len(words), params.widths) == ((1, 8, 1, 64), 8, (64, 64))
-    wide = params.wide_keys()
-    assert np.array_equal(wide[:, :64] - wide[:, 64:], k[0, :, 0])
-    assert np.all((wide >= 0) & (wide[:, :64] * wide[:, 64:] == 0).all())
+    wide = replace(params, rule="linear").inputs()
+    for twice, once in ((wide.q, q), (wide.k, k)):
+        assert np.array_equal(twice[..., :64] - twice[..., 64:], once)
+        assert np.all(twice >= 0)
+        assert np.all(twice[..., :64] * twice[..., 64:] == 0)
 
 
 # -- gates and switches --
@@ -251,21 +255,27 @@ def test_without_a_clip_the_errors_are_kept_whole_and_with_a_clip_of_0_nothing_i
 @pytest.mark.parametrize("params", [SETTINGS[0], SETTINGS[-1]])
 def test_every_rule_has_the_same_numbers_of_state_and_its_error_is_that_of_attention(params):
     views = view.compute(params)
-    given, wide = params.inputs(), params.wide_keys()[None, :, None]
-    v = given.v[0, :, 0]
-    for n, (rule, about) in enumerate(RULES.items()):
-        options = params.gates(rule) | params.switches() | {"rule": rule, "normalize": params.normalize}
-        k = given.k if about.residual else wide
-        _, state = attention(k, k, given.v, **options, return_state=True)
+    for n, rule in enumerate(RULES):
+        arguments, _ = view.verification(replace(params, rule=rule))
+        k, v = arguments["k"], arguments["v"][0, :, 0]
+        _, state = attention(**arguments, return_state=True)
         assert sum(memory.size for memory in state if memory is not None) == 2 * np.prod(params.widths)
         # the last output for each key as the last query
         recalled = [
-            attention(np.concatenate([k[:, :-1], k[:, i : i + 1]], axis=1), k, given.v, **options)[0, -1, 0]
+            attention(**arguments | {"q": np.concatenate([k[:, :-1], k[:, i : i + 1]], axis=1)})[0, -1, 0]
             for i in range(params.tokens)
         ]
         error = np.sqrt(np.mean(np.sum((recalled - v) ** 2, axis=1)) / np.mean(np.sum(v**2, axis=1)))
         assert views["budget_wide"][n] == pytest.approx(error, rel=1e-12), rule
-    assert views["budget_wide"][[0, 1]] == pytest.approx(views["budget_narrow"][[0, 1]], rel=16 * EPS)
+
+
+@pytest.mark.parametrize("same_budget", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_on_the_screen_stands_among_its_rivals(rule, same_budget):
+    views = view.compute(ResidualParams(rule=rule, same_budget=same_budget, tokens=8))
+    among = views["budget_wide" if same_budget else "budget_narrow"][list(RULES).index(rule)]
+    assert among == pytest.approx(views["recall_here"][1], rel=16 * EPS)
+    assert (views["budget_wide"] == views["budget_narrow"]).tolist() == [about.residual for about in RULES.values()]
 
 
 # -- what the kit asks for --

@@ -1,9 +1,9 @@
-"""How much memory RACE takes, measured in processes of their own.
+"""How much memory a pass takes, measured in processes of their own.
 
-    python -m attnlab.bench._race_memory forward 65536 262144
+    python -m attnlab.bench._memory race p4l4.forward.causal 65536 262144
 
 prints for each length, as JSON, how far resident memory rose beside output and gradients, and its peak. What makes that
-the memory of attention and of nothing else:
+the memory of the pass and of nothing else:
 
     inputs          every page is written before the level is read
     a first call    4,096 tokens through every path: libraries, compiled code, threads and their stacks are there. What
@@ -20,28 +20,36 @@ number may be off by a quarter of a MiB.
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["UNTOLD", "available_bytes", "freed_is_kept", "keep_freed", "measured", "peak_bytes", "rise"]
+from attnlab import bench, progress
+
+__all__ = ["UNTOLD", "Case", "available_bytes", "freed_is_kept", "keep_freed", "measured", "peak_bytes", "rise", "rows"]
 
 UNTOLD = "this system does not tell a process's peak of resident memory (Linux does)"
-H, K, P, L = 4, 128, 4, 4
-SHARPNESS = 2.0
 WARM_UP = 4096  # tokens
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 M_TRIM_THRESHOLD, M_MMAP_MAX, MMAP_MAX, TRIM_THRESHOLD, NEVER = -1, -4, 65_536, 131_072, -1  # glibc's; its defaults
 PR_SET_THP_DISABLE = 41
+
+
+class Case(NamedTuple):
+    """A pass that is measured. What `run` returns, the output and gradients, is not counted as memory beside them."""
+
+    inputs: Callable[[int], list[np.ndarray]]  # of so many tokens
+    run: Callable[..., list[Any]]  # of these
 
 
 def peak_bytes() -> int | None:
@@ -87,9 +95,9 @@ def rise(run: Callable[[], Any]) -> tuple[Any, int]:
     return result, (peak_bytes() or 0) - level
 
 
-def measured(case: str, *lengths: int, threads: int) -> list[dict[str, Any]]:
+def measured(benchmark: str, case: str, *lengths: int, threads: int) -> list[dict[str, Any]]:
     """{"tokens", "extra_bytes", "peak_bytes", "time_s"} of each length, from a fresh interpreter. `case` is a key of
-    CASES. Raises RuntimeError with its last words where it fails.
+    the benchmark's MEMORY, which makes the Case. Raises RuntimeError with its last words where it fails.
     """
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -97,74 +105,57 @@ def measured(case: str, *lengths: int, threads: int) -> list[dict[str, Any]]:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    command = [sys.executable, "-m", "attnlab.bench._race_memory", case, *map(str, lengths)]
+    command = [sys.executable, "-m", "attnlab.bench._memory", benchmark, case, *map(str, lengths)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"measuring memory ended with status {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)
 
 
-CASES = {  # whether causal, whether with gradients
-    "forward.noncausal": (False, False),
-    "forward.causal": (True, False),
-    "both.noncausal": (False, True),
-    "both.causal": (True, True),
-}
+def rows(
+    benchmark: str, cases: Sequence[str], lengths: Sequence[int], allowed: Callable[[str, int], float | None]
+) -> list[dict[str, Any]]:
+    """What each case takes beside what it was given and what it gives back, judged at the longest length; `allowed` is
+    the target in MiB of a case and a length, None where there is none.
+    """
+    result = []
+    for case in cases:
+        id, target = f"{benchmark}.{case}.extra_memory", allowed(case, lengths[-1])
+        if peak_bytes() is None:
+            result.append(bench.left_out(id, "MiB", UNTOLD, target=target))
+            continue
+        progress.show(f"memory of {case}")
+        told = {
+            each["tokens"]: round(each["extra_bytes"] / 2**20, 2)
+            for each in measured(benchmark, case, *lengths, threads=1)
+        }
+        *shorter, longest = told
+        note = f"at {longest:,} tokens"
+        for tokens in shorter:
+            limit = allowed(case, tokens)
+            note += f", {told[tokens]:g}{'' if limit is None else f' of {limit:g}'} at {tokens:,}"
+        result.append(bench.row(id, [told[longest]], "MiB", better="lower", target=target, note=note))
+    progress.show("")
+    return result
 
 
-def main(case: str, *lengths: str) -> None:
+def main(benchmark: str, case: str, *lengths: str) -> None:
     """Measure one case at these lengths, shortest first, and print it."""
-    causal, gradients = CASES[case]
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    run, arrays = (_both if gradients else _forward)(causal), 4 if gradients else 3
+    inputs, run = importlib.import_module(f"attnlab.bench.{benchmark}").MEMORY[case]()
     for _ in range(2):
-        run(*_inputs(WARM_UP, arrays))
+        run(*inputs(WARM_UP))
     result = []
     for tokens in map(int, lengths):
-        inputs = _inputs(tokens, arrays)
+        given = inputs(tokens)
         start = time.perf_counter()
-        kept, rose = rise(partial(run, *inputs))
+        kept, rose = rise(partial(run, *given))
         seconds = time.perf_counter() - start
-        extra = rose - sum(x.nbytes for x in kept)  # output and gradients
+        extra = rose - sum(x.nbytes for x in kept)
         told = {"tokens": tokens, "extra_bytes": extra, "peak_bytes": peak_bytes(), "time_s": seconds}
         result.append(told)
-        del inputs, kept
+        del given, kept
     print(json.dumps(result))
-
-
-def _inputs(length: int, count: int) -> list[np.ndarray]:
-    from attnlab.bench._race_tokens import tokens
-
-    return [tokens(stream, length, H, K) for stream in range(count)]
-
-
-def _planes() -> np.ndarray:
-    from attnlab.race import draw_planes
-
-    return draw_planes(L, P, K).astype(np.float32)
-
-
-def _forward(causal: bool) -> Callable[..., list[Any]]:
-    from attnlab.race import numba_impl
-
-    planes = _planes()
-    return lambda q, k, v: [numba_impl.attention(q, k, v, planes, SHARPNESS, causal=causal)]
-
-
-def _both(causal: bool) -> Callable[..., list[Any]]:
-    import torch
-
-    from attnlab.race import torch_impl
-
-    planes = torch.from_numpy(_planes())
-
-    def run(q, k, v, d_out):
-        q, k, v = (torch.from_numpy(x).requires_grad_() for x in (q, k, v))
-        out = torch_impl.attention(q, k, v, planes, SHARPNESS, causal=causal)
-        out.backward(torch.from_numpy(d_out))
-        return [out, q.grad, k.grad, v.grad]
-
-    return run
 
 
 def _status(name: str) -> int | None:

@@ -1,9 +1,12 @@
-"""The recorded runs of `attnlab bench race` as tables for docs/papers/race-speed.md:
+"""The recorded runs of benchmarks as tables for the pages of this folder:
 
 attnlab bench race --long --json --plot docs/_static/race_bench.png > docs/papers/race_bench.json
 attnlab bench race --stream 75_000_000 --json > docs/papers/race_stream.json
-python docs/papers/race_bench.py docs/papers/race_bench.json > docs/papers/race_bench.txt
-python docs/papers/race_bench.py docs/papers/race_stream.json > docs/papers/race_stream.txt
+attnlab bench residual --json > docs/papers/residual_bench.json
+
+and for each of these files
+
+python docs/papers/bench_table.py docs/papers/race_bench.json > docs/papers/race_bench.txt
 """
 
 import json
