@@ -9,7 +9,8 @@ Where what stands:
     the same, fast                         numba_impl.py, torch_impl.py (with gradients), triton_impl.py; cpu_kernels.py
                                            is what the first two run on a CPU
     what is nearly RDN, and is not         near_misses.py
-    capacity of a memory                   theory.py
+    the recurrence in exact fractions      rational.py
+    capacity of a memory                   theory.py, capacity.py (measured)
     statements, all of them checked        claims.py
     dials, gates, rules                    params.py
     the live panel                         view.py (its numbers), mathematics.js, panel.js, widget.py

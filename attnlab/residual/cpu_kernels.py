@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -182,7 +182,7 @@ def _substituting(memories, tanh):
         b, bound = w.b, w.spread(clip)
 
         def columns(c, _):
-            known = [[] for _ in range(memories)]
+            known: list[list[Any]] = [[] for _ in range(memories)]
             for i in range(BLOCK):
                 value, decay = w.load(w.at(v, (i, v_row), c)), b.fneg(w.spread(w.at(steps, i)))
                 weights = [w.spread(w.at(le, (i, tile), j)) for j in range(i)]
@@ -216,7 +216,9 @@ def _returning(memories, tanh):
         b, bound = w.b, w.spread(clip)
 
         def columns(c, _):
-            known = [[] for _ in range(memories)]  # the gradients of the rows below, the last row first
+            known: list[list[Any]] = [
+                [] for _ in range(memories)
+            ]  # the gradients of the rows below, the last row first
             for i in reversed(range(BLOCK)):
                 decay = b.fneg(w.spread(w.at(steps, i)))
                 weights = [w.spread(w.at(le, (j, tile), i)) for j in reversed(range(i + 1, BLOCK))]
@@ -885,9 +887,7 @@ def backward(q, k, v, gates, kept, d_out, d_states, dq, dk, dv, *, rule, clip, t
 
 
 def _jobs(z, parts, heads):
-    """Whole numbers [jobs, 6]: sequence, row of the batch, first token, end, head, and spans of earlier sequences. Heads
-    lie innermost, as in memory.
-    """
+    """Whole numbers [jobs, 6]: sequence, row of the batch, first token, end, head, and spans of earlier sequences."""
     firsts = accumulate((_spans(z, part) for part in parts), initial=0)
     jobs = [
         (n, *part, h, first) for n, (part, first) in enumerate(zip(parts, firsts, strict=False)) for h in range(heads)
@@ -934,7 +934,8 @@ def _layout(z):
     """(numbers in all, where each place of the desk and each table starts and stops)."""
     C = z.tile
     keys, values, wide = C * z.key_row, C * z.value_row, C * z.row
-    desk = Desk(*[keys] * 5, z.key * C, values, wide, wide, wide, z.key * z.row, max(3 * LANES, z.key_row, z.row), 1, 1)
+    zeros = max(3 * LANES, z.key_row, z.row)
+    desk = (*[keys] * 5, z.key * C, values, wide, wide, wide, z.key * z.row, zeros, 1, 1)  # as in Desk
     tables = [(ONCE + 1, C), (2 * C, C), *[(C, C)] * 4]
     sizes = [n + -n % LINE for n in (*desk, *map(prod, tables))]
     return sum(sizes), [0, *accumulate(sizes)][:-1], tables
@@ -945,7 +946,7 @@ def _slope_layout(z):
     C = z.tile
     keys, wide, before = C * z.key_row, C * z.row, SPAN * z.wide * z.key_row
     outs = C * z.value_row, C * 3 * LANES, z.key * z.row
-    more = Slopes(*[wide] * 3, *outs, before, SPAN * wide, z.wide * C, *[keys] * 6, z.key * C)
+    more = (*[wide] * 3, *outs, before, SPAN * wide, z.wide * C, *[keys] * 6, z.key * C)  # as in Slopes
     tables = [(D_BEFORE + 1, C), *[(C, C)] * 4, (2 * C, C), (LANES,)]
     sizes = [n + -n % LINE for n in (*more, *map(prod, tables))]
     return sum(sizes), [0, *accumulate(sizes)][:-1], tables

@@ -47,7 +47,8 @@ def attention(
     switches = {"rule": rule, "clip": clip, "target": target, "read_gates": read_gates}
     given = gates(rule, np.shape(q)[:3], retention, write, correction, log_retention)
     call = _Call(q, k, v, given, switches, fitting, scale, cu_seqlens, state)
-    cpu_kernels.forward(*call.arrays, call.gates, call.states, call.out, **call.options)
+    q, k, v = call.arrays
+    cpu_kernels.forward(q, k, v, call.gates, call.states, call.out, **call.options)
     return (call.out, _state(call.states)) if return_state else call.out
 
 
@@ -82,10 +83,10 @@ def gradient(
     cpu_kernels.forward(q, k, v, call.gates, call.states, call.out, kept=kept, **call.options)
     d_states = [np.zeros_like(x) for x in call.states]
     _fill(d_states, d_state, "d_state")
-    slopes = [aligned(*x.shape, fill=False) for x in (q, k, v)]
+    dq, dk, dv = (aligned(*x.shape, fill=False) for x in (q, k, v))
     d_out = backend.narrow("numba", "d_out", d_out)
-    of_gates = cpu_kernels.backward(q, k, v, call.gates, kept, d_out, d_states, *slopes, **call.options)
-    slopes[0] *= np.float32(scale)
+    of_gates = cpu_kernels.backward(q, k, v, call.gates, kept, d_out, d_states, dq, dk, dv, **call.options)
+    dq *= np.float32(scale)
     of_gates = gate_gradients(
         tuple(np.swapaxes(x, 1, 2) for x in of_gates),
         call.gates[0],
@@ -94,7 +95,7 @@ def gradient(
         write=write,
         correction=correction,
     )
-    return Gradient(*slopes, **of_gates, state=_state(d_states))
+    return Gradient(dq, dk, dv, **of_gates, state=_state(d_states))
 
 
 class _Call:

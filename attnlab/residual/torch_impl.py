@@ -176,7 +176,8 @@ class _ResidualOnCPU(torch.autograd.Function):
             kept = cpu_kernels.keep(arrays[0], arrays[2], rule=options["rule"], parts=options["parts"])
             ctx.save_for_backward(q, k, v, alpha, beta, gamma, *(torch.from_numpy(x) for x in kept))
         states, threads = [_numpy(x) for x in memories], torch.get_num_threads()
-        cpu_kernels.forward(*arrays, gate_arrays, states, _numpy(out), kept=kept, threads=threads, **options)
+        ours = {"kept": kept, "threads": threads, **options}
+        cpu_kernels.forward(arrays[0], arrays[1], arrays[2], gate_arrays, states, _numpy(out), **ours)
         ctx.options = options
         return out, memories[0], memories[1] if len(memories) == 2 else None
 
@@ -194,9 +195,9 @@ class _GradientOnCPU(_Once):
         d_memories = [x.clone(memory_format=torch.contiguous_format) for x in (d_base, d_residual) if x is not None]
         slopes = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         arrays, gate_arrays = [_numpy(x) for x in (q, k, v)], [_numpy(x) for x in (alpha, beta, gamma)]
-        given = cpu_kernels.Kept(*(_numpy(x) for x in kept)), _numpy(d_out), [_numpy(x) for x in d_memories]
-        into, threads = [_numpy(x) for x in slopes], torch.get_num_threads()
-        of_gates = cpu_kernels.backward(*arrays, gate_arrays, *given, *into, threads=threads, **options)
+        given: Any = (*arrays, gate_arrays, cpu_kernels.Kept(*(_numpy(x) for x in kept)), _numpy(d_out))
+        into: Any = ([_numpy(x) for x in d_memories], *(_numpy(x) for x in slopes))
+        of_gates = cpu_kernels.backward(*given, *into, threads=torch.get_num_threads(), **options)
         of_gates = [torch.from_numpy(x).transpose(1, 2) for x in of_gates]
         return *slopes, *of_gates, d_memories[0], d_memories[1] if len(d_memories) == 2 else None, None
 

@@ -238,33 +238,43 @@ def _inner(a, b, out, A: tl.constexpr, B: tl.constexpr, SK: tl.constexpr, SPLIT:
 
 
 @triton.jit
-def _recalled(x, memory, out, EXACT: tl.constexpr, SK: tl.constexpr, SPLIT: tl.constexpr, WORK: tl.constexpr):
-    """out + x memory: what a memory answers to rows in slices."""
+def _recalled(
+    x, memory, out, o_c, live, H, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, EXACT: tl.constexpr,
+    SPLIT: tl.constexpr, WORK: tl.constexpr,
+):  # fmt: skip
+    """out + x memory: what a memory answers to the rows of x."""
     for s in tl.static_range(SK):
-        out = _mul(x[s], tl.trans(memory[s]), out, EXACT, False, SPLIT, WORK)
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        out = _mul(b_x, tl.trans(memory[s]), out, EXACT, False, SPLIT, WORK)
     return out
 
 
 @triton.jit
 def _recalled_twice(
-    x, one, two, nothing, EXACT: tl.constexpr, SK: tl.constexpr, SPLIT: tl.constexpr, WORK: tl.constexpr
-):
-    """x one and x two, slice by slice: a factor that is in registers is used for both."""
-    of_one, of_two = nothing, nothing
+    x, one, two, out, o_c, live, H, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, EXACT: tl.constexpr,
+    SPLIT: tl.constexpr, WORK: tl.constexpr,
+):  # fmt: skip
+    """out + x one and out + x two, slice by slice: a factor that is in registers is used for both."""
+    of_one, of_two = out, out
     for s in tl.static_range(SK):
-        of_one = _mul(x[s], tl.trans(one[s]), of_one, EXACT, False, SPLIT, WORK)
-        of_two = _mul(x[s], tl.trans(two[s]), of_two, EXACT, False, SPLIT, WORK)
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        of_one = _mul(b_x, tl.trans(one[s]), of_one, EXACT, False, SPLIT, WORK)
+        of_two = _mul(b_x, tl.trans(two[s]), of_two, EXACT, False, SPLIT, WORK)
     return of_one, of_two
 
 
 @triton.jit
-def _written(memory, keep, x, values, EXACT: tl.constexpr, SK: tl.constexpr, SPLIT: tl.constexpr, WORK: tl.constexpr):
-    """keep * memory + x^T values, transposed as `values` [BV, C] is."""
+def _written(
+    memory, keep, x, values, o_c, live, H, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, EXACT: tl.constexpr,
+    SPLIT: tl.constexpr, WORK: tl.constexpr,
+):  # fmt: skip
+    """keep * memory + x^T values, transposed as `values` [BV, C] is. The rows of x are loaded again, from the cache:
+    held since they recalled, they would not leave enough registers for the rest.
+    """
     after = ()
     for s in tl.static_range(SK):
-        after = after + (  # type: ignore[assignment]
-            _mul(values, x[s], keep * memory[s], False, EXACT, SPLIT, WORK),
-        )
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        after = after + (_mul(values, b_x, keep * memory[s], False, EXACT, SPLIT, WORK),)  # type: ignore[assignment]
     return after
 
 
@@ -406,19 +416,18 @@ def residual_forward_kernel(
             _put_memory(before_residual + chunk * K * V + column * K, b_residual, o_v, left, K, BK, SK)
             if RESIDUAL:
                 _put_memory(before_base + chunk * K * V + column * K, b_base, o_v, left, K, BK, SK)
-        b_k = _slices(k + first * K, o_c, live, H * K, K, BK, SK)
+        nothing = tl.zeros([C, BV], tl.float32)
+        if RESIDUAL:
+            b_p, b_rp = _recalled_twice(
+                k + first * K, b_base, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+            )
+        else:
+            b_rp = _recalled(k + first * K, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         b_v = _rows(v + first * V + column, o_c, o_v, live, H * V, left).to(tl.float32)
         b_alpha, b_before, b_tail = _decays(alpha, first, o_c, n, H)
         b_all = _whole(b_alpha, b_tail, o_c)
         b_after = scale * b_alpha * b_before
-        nothing = tl.zeros([C, BV], tl.float32)
         tiles = factors + chunk * FACTORS * C * C
-        if RESIDUAL or DELTA:
-            b_le = _tile(tiles, 1, o_c, C)
-        if RESIDUAL:
-            b_p, b_rp = _recalled_twice(b_k, b_base, b_residual, nothing, EXACT, SK, SPLIT, WORK)
-        else:
-            b_rp = _recalled(b_k, b_residual, nothing, EXACT, SK, SPLIT, WORK)
         if RESIDUAL:
             b_beta = _gate(beta, o_g, live)
             b_p = b_before[:, None] * b_p
@@ -428,7 +437,7 @@ def residual_forward_kernel(
                 b_u = _mul(b_m, b_u, nothing, False, False, SPLIT, WORK)
             else:
                 b_u = b_beta[:, None] * b_v
-            b_p = _mul(b_le, b_u, b_p, False, False, SPLIT, WORK)
+            b_p = _mul(_tile(tiles, 1, o_c, C), b_u, b_p, False, False, SPLIT, WORK)
             if KEEP:
                 _put(kept_base + first * V + column, b_p, o_c, o_v, live, H * V, left)
             b_r = _taught(b_v - b_p, clip, LOG_COSH)
@@ -447,15 +456,16 @@ def residual_forward_kernel(
                 b_m = _tile(tiles, 3, o_c, C)
             b_w = _mul(b_m, b_w, nothing, False, False, SPLIT, WORK)
             if KEEP:
-                b_rp = _mul(b_le, b_w, b_rp, False, False, SPLIT, WORK)
+                b_rp = _mul(_tile(tiles, 1, o_c, C), b_w, b_rp, False, False, SPLIT, WORK)
                 _put(kept_residual + first * V + column, b_rp, o_c, o_v, live, H * V, left)
         else:
             b_w = b_gamma[:, None] * b_r
-        b_q = _slices(q + first * K, o_c, live, H * K, K, BK, SK)
         if RESIDUAL:
-            b_out, b_y = _recalled_twice(b_q, b_base, b_residual, nothing, EXACT, SK, SPLIT, WORK)
+            b_out, b_y = _recalled_twice(
+                q + first * K, b_base, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+            )
         else:
-            b_y = _recalled(b_q, b_residual, nothing, EXACT, SK, SPLIT, WORK)
+            b_y = _recalled(q + first * K, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         b_y = _mul(_tile(tiles, 0, o_c, C), b_w, b_after[:, None] * b_y, False, False, SPLIT, WORK)
         if RESIDUAL:
             if READ_GATES:
@@ -463,9 +473,37 @@ def residual_forward_kernel(
             else:
                 b_y += scale * b_before[:, None] * b_out
             b_y = _mul(_base_read(tiles, o_c, C, READ_GATES, FACTORS), b_u, b_y, False, False, SPLIT, WORK)
-            b_base = _written(b_base, b_all, b_k, tl.trans(b_tail[:, None] * b_u), EXACT, SK, SPLIT, WORK)
+            b_base = _written(
+                b_base,
+                b_all,
+                k + first * K,
+                tl.trans(b_tail[:, None] * b_u),
+                o_c,
+                live,
+                H,
+                K,
+                BK,
+                SK,
+                EXACT,
+                SPLIT,
+                WORK,
+            )
         _put(out + first * V + column, b_y, o_c, o_v, live, H * V, left)
-        b_residual = _written(b_residual, b_all, b_k, tl.trans(b_tail[:, None] * b_w), EXACT, SK, SPLIT, WORK)
+        b_residual = _written(
+            b_residual,
+            b_all,
+            k + first * K,
+            tl.trans(b_tail[:, None] * b_w),
+            o_c,
+            live,
+            H,
+            K,
+            BK,
+            SK,
+            EXACT,
+            SPLIT,
+            WORK,
+        )
     o_v = tl.arange(0, BV) + _zero(end)
     _put_memory(residual_out + state, b_residual, o_v, left, K, BK, SK)
     if RESIDUAL:
@@ -553,11 +591,12 @@ def residual_backward_kernel(
         _put_memory(after_residual + chunk * K * V + column * K, b_d_residual, o_v, left, K, BK, SK)
         if RESIDUAL:
             _put_memory(after_base + chunk * K * V + column * K, b_d_base, o_v, left, K, BK, SK)
-        b_k = _slices(k + first * K, o_c, live, H * K, K, BK, SK)
         if RESIDUAL:
-            b_d_w, b_d_u = _recalled_twice(b_k, b_d_residual, b_d_base, nothing, EXACT, SK, SPLIT, WORK)
+            b_d_w, b_d_u = _recalled_twice(
+                k + first * K, b_d_residual, b_d_base, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+            )
         else:
-            b_d_w = _recalled(b_k, b_d_residual, nothing, EXACT, SK, SPLIT, WORK)
+            b_d_w = _recalled(k + first * K, b_d_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         b_alpha, b_before, b_tail = _decays(alpha, first, o_c, n, H)
         b_g = _rows(d_out + first * V + column, o_c, o_v, live, H * V, left)
         b_beta, b_gamma, b_gate, _, _, _, _, b_slope = _again(
@@ -598,22 +637,23 @@ def residual_backward_kernel(
         _put(d_v + at, b_d_v, o_c, o_v, live, H * V, left)
 
         # the memories before the chunk
-        b_q = _slices(q + first * K, o_c, live, H * K, K, BK, SK)
         b_all = _whole(b_alpha, b_tail, o_c)
         b_g = b_g.to(tl.float32)
         b_into = tl.trans((scale * b_alpha * b_before * b_gate)[:, None] * b_g)
-        b_d_residual = _written(b_d_residual, b_all, b_q, b_into, EXACT, SK, SPLIT, WORK)
+        b_d_residual = _written(b_d_residual, b_all, q + first * K, b_into, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         if DELTA:
             b_into = tl.trans((-b_before * b_alpha)[:, None] * b_d_r)
-            b_d_residual = _written(b_d_residual, 1.0, b_k, b_into, EXACT, SK, SPLIT, WORK)
+            b_d_residual = _written(
+                b_d_residual, 1.0, k + first * K, b_into, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+            )
         if RESIDUAL:
             if READ_GATES:
                 b_into = tl.trans((scale * b_alpha * b_before)[:, None] * b_g)
             else:
                 b_into = tl.trans((scale * b_before)[:, None] * b_g)
-            b_d_base = _written(b_d_base, b_all, b_q, b_into, EXACT, SK, SPLIT, WORK)
+            b_d_base = _written(b_d_base, b_all, q + first * K, b_into, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
             b_into = tl.trans(b_before[:, None] * b_d_p)
-            b_d_base = _written(b_d_base, 1.0, b_k, b_into, EXACT, SK, SPLIT, WORK)
+            b_d_base = _written(b_d_base, 1.0, k + first * K, b_into, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
     o_v = tl.arange(0, BV) + _zero(end)
     _put_memory(d_residual_in + state, b_d_residual, o_v, left, K, BK, SK)
     if RESIDUAL:

@@ -193,6 +193,14 @@ def test_normalize_and_scale():
     assert_rows(slopes(torch_run(**tensors, **switches), named), slopes(by_hand(**tensors), named), SLOPE)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_no_square_is_too_large_or_too_small_to_normalize(size):
+    given = arguments(T=7)
+    far = given | {"q": size * given["q"], "k": size * given["k"]}
+    want = attention(**given, normalize=True, impl="torch")
+    assert_rows({"out": attention(**far, normalize=True, impl="torch")}, {"out": want}, EXACT)
+
+
 def test_clip_zero_without_a_carried_residual_is_the_base_read_alone():
     given = arguments("rdn", T=33)
     base = reference.trace(**given).base_read
@@ -448,13 +456,14 @@ def test_a_row_alone_has_the_bits_of_the_row_in_a_batch_forward_and_back(kind, r
 
     def run(given, rows):
         part = {name: x[rows] if isinstance(x, np.ndarray) else x for name, x in given.items()}
+        part["state"] = tuple(x if x is None else x[rows] for x in given["state"])
         tensors = leaves(part, kind)
         out, S, _ = torch_run(**tensors)
         found = torch.autograd.grad(out.square().sum() + S.sum(), list(wanting(tensors).values()))
         return out.detach(), S.detach(), *found
 
     for T, K, V in itertools.product((1, 6, 70), (24, 61), (17, 35)):
-        given = arguments(rule, B=3, T=T, H=1, K=K, V=V)
+        given = arguments(rule, B=3, T=T, H=1, K=K, V=V, carried=True)
         whole = run(given, slice(0, 3))
         for b in range(3):
             for x, y in zip(run(given, slice(b, b + 1)), whole, strict=True):
