@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     export.set_defaults(run=run_export)
 
     bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
-    bench.add_argument("name", help="a benchmark, such as race, kernels (some minutes) or panels")
+    bench.add_argument("name", help="a benchmark, such as race, residual, kernels (some minutes) or panels")
     of_race = bench.add_argument_group("options of race")
     of_race.add_argument("--long", action="store_true", help="measure also what takes 17 GiB of memory")
     of_race.add_argument(

@@ -9,7 +9,7 @@ import numpy as np
 from numba import get_num_threads
 
 from attnlab import backend
-from attnlab.arrays import as_float
+from attnlab.arrays import as_float, as_numpy
 from attnlab.backend import Unsupported
 from attnlab.dense import unit
 from attnlab.lanes import aligned
@@ -45,7 +45,7 @@ def attention(
     if normalize:
         q, k = unit(as_float(q)), unit(as_float(k))
     switches = {"rule": rule, "clip": clip, "target": target, "read_gates": read_gates}
-    given = gates(rule, np.shape(q)[:3], retention, write, correction, log_retention)
+    given = _gates(rule, q, retention, write, correction, log_retention)
     call = _Call(q, k, v, given, switches, fitting, scale, cu_seqlens, state)
     q, k, v = call.arrays
     cpu_kernels.forward(q, k, v, call.gates, call.states, call.out, **call.options)
@@ -76,7 +76,7 @@ def gradient(
     forward first. The arguments are not checked, as `api.attention` would; it raises what `attention` raises.
     """
     switches = {"rule": rule, "clip": clip, "target": target, "read_gates": read_gates}
-    given = gates(rule, np.shape(q)[:3], retention, write, correction, log_retention)
+    given = _gates(rule, q, retention, write, correction, log_retention)
     call = _Call(q, k, v, given, switches, fitting, scale, cu_seqlens, state)
     q, k, v = call.arrays
     kept = cpu_kernels.keep(q, v, rule=rule, parts=call.options["parts"])
@@ -108,12 +108,19 @@ class _Call:
         q, k, v = (backend.narrow("numba", *x) for x in (("q", q), ("k", k), ("v", v)))
         (B, T, H, K), V = q.shape, v.shape[-1]
         self.arrays: Any = (q if scale == 1 else np.float32(scale) * q, k, v)
-        self.gates = [x.astype(np.float32) for x in given]
+        self.gates = given
         parts = segments(cu_seqlens, B, T)
         self.states = [np.zeros((len(parts), H, K, V), np.float32) for _ in range(1 + has.residual)]
         _fill(self.states, state, "state")
         self.out = aligned(B, T, H, V, fill=False)
         self.options = switches | {"parts": parts, "threads": get_num_threads()}
+
+
+def _gates(rule, q, retention, write, correction, log_retention):
+    """As `params.gates`, float32; exp is taken in the precision that came, so that it is rounded once."""
+    if log_retention is not None:
+        retention = np.exp(as_float(log_retention, np.promote_types(as_numpy(log_retention).dtype, np.float32)))
+    return gates(rule, np.shape(q)[:3], retention, write, correction, None, np.float32)
 
 
 def _fill(memories, state, name):

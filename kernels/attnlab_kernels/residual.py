@@ -178,16 +178,36 @@ def _zero(x):
 
 
 @triton.jit
+def _within(live, o_w, W):
+    """Which numbers of a tile are there. Where columns fill it, W is None: a bound costs registers."""
+    if W is None:
+        here = live[:, None] & (o_w == o_w)[None, :]
+    else:
+        here = live[:, None] & (o_w < W)[None, :]
+    return here
+
+
+@triton.jit
+def _below(o_v, left):
+    """Which columns of V are there."""
+    if left is None:
+        there = o_v == o_v
+    else:
+        there = o_v < left
+    return there
+
+
+@triton.jit
 def _rows(x, o_t, o_w, live, stride, W):
-    """Rows of x, [C, BW]; 0 beyond the width W and where a row is not live."""
-    here = live[:, None] & (o_w < W)[None, :]
+    """Rows of x, [C, BW]; 0 beyond the width W, if it is not None, and where a row is not live."""
+    here = _within(live, o_w, W)
     return tl.load(x + o_t[:, None] * stride + o_w[None, :], mask=here, other=0.0)
 
 
 @triton.jit
 def _put(x, b_x, o_t, o_w, live, stride, W):
     """Store rows in x's type."""
-    here = live[:, None] & (o_w < W)[None, :]
+    here = _within(live, o_w, W)
     tl.store(x + o_t[:, None] * stride + o_w[None, :], b_x.to(x.dtype.element_ty), mask=here)
 
 
@@ -200,7 +220,7 @@ def _slices(x, o_t, live, stride, K: tl.constexpr, BK: tl.constexpr, SK: tl.cons
     """Rows of x in SK slices [C, BK]."""
     rows = ()
     for s in tl.static_range(SK):
-        rows = rows + (_rows(x, o_t, s * BK + tl.arange(0, BK), live, stride, K),)  # type: ignore[assignment]
+        rows = rows + (_rows(x, o_t, s * BK + tl.arange(0, BK), live, stride, None if K % BK == 0 else K),)  # type: ignore[assignment]
     return rows
 
 
@@ -208,7 +228,7 @@ def _slices(x, o_t, live, stride, K: tl.constexpr, BK: tl.constexpr, SK: tl.cons
 def _memory_slice(x, o_v, left, right, K: tl.constexpr, BK: tl.constexpr):
     """BV rows and BK columns of a transposed memory [V, K]: those within `left` and `right`."""
     o_k = tl.arange(0, BK)
-    here = (o_v < left)[:, None] & (o_k < right)[None, :]
+    here = _within(_below(o_v, left), o_k, right)
     return tl.load(x + o_v[:, None] * K + o_k[None, :], mask=here, other=0.0)
 
 
@@ -217,7 +237,7 @@ def _memory(x, o_v, left, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr):
     """BV rows of it, in SK slices."""
     memory = ()
     for s in tl.static_range(SK):
-        memory = memory + (_memory_slice(x + s * BK, o_v, left, K - s * BK, K, BK),)  # type: ignore[assignment]
+        memory = memory + (_memory_slice(x + s * BK, o_v, left, None if K % BK == 0 else K - s * BK, K, BK),)  # type: ignore[assignment]
     return memory
 
 
@@ -225,7 +245,7 @@ def _memory(x, o_v, left, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr):
 def _put_memory(x, memory, o_v, left, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr):
     for s in tl.static_range(SK):
         o_k = s * BK + tl.arange(0, BK)
-        here = (o_v < left)[:, None] & (o_k < K)[None, :]
+        here = _within(_below(o_v, left), o_k, None if K % BK == 0 else K)
         tl.store(x + o_v[:, None] * K + o_k[None, :], memory[s].to(x.dtype.element_ty), mask=here)
 
 
@@ -244,7 +264,7 @@ def _recalled(
 ):  # fmt: skip
     """out + x memory: what a memory answers to the rows of x."""
     for s in tl.static_range(SK):
-        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, None if K % BK == 0 else K)
         out = _mul(b_x, tl.trans(memory[s]), out, EXACT, False, SPLIT, WORK)
     return out
 
@@ -257,10 +277,25 @@ def _recalled_twice(
     """out + x one and out + x two, slice by slice: a factor that is in registers is used for both."""
     of_one, of_two = out, out
     for s in tl.static_range(SK):
-        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, None if K % BK == 0 else K)
         of_one = _mul(b_x, tl.trans(one[s]), of_one, EXACT, False, SPLIT, WORK)
         of_two = _mul(b_x, tl.trans(two[s]), of_two, EXACT, False, SPLIT, WORK)
     return of_one, of_two
+
+
+@triton.jit
+def _recalled_by_two(
+    x, y, memory, out, o_c, live, H, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, EXACT: tl.constexpr,
+    SPLIT: tl.constexpr, WORK: tl.constexpr,
+):  # fmt: skip
+    """out + x memory and out + y memory, slice by slice: as a factor, a slice of memory is in registers only here."""
+    of_x, of_y = out, out
+    for s in tl.static_range(SK):
+        o_k = s * BK + tl.arange(0, BK)
+        part = tl.trans(memory[s])
+        of_x = _mul(_rows(x, o_c, o_k, live, H * K, None if K % BK == 0 else K), part, of_x, EXACT, False, SPLIT, WORK)
+        of_y = _mul(_rows(y, o_c, o_k, live, H * K, None if K % BK == 0 else K), part, of_y, EXACT, False, SPLIT, WORK)
+    return of_x, of_y
 
 
 @triton.jit
@@ -273,7 +308,7 @@ def _written(
     """
     after = ()
     for s in tl.static_range(SK):
-        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, K)
+        b_x = _rows(x, o_c, s * BK + tl.arange(0, BK), live, H * K, None if K % BK == 0 else K)
         after = after + (_mul(values, b_x, keep * memory[s], False, EXACT, SPLIT, WORK),)  # type: ignore[assignment]
     return after
 
@@ -397,7 +432,7 @@ def residual_forward_kernel(
     i_v, i_h, i_n = i % NV, i // NV % H, i // NV // H
     o_v = tl.arange(0, BV)
     column = i_v * BV
-    left = (V - column).to(tl.int32)  # columns from here on
+    left = None if V % BV == 0 else (V - column).to(tl.int32)  # columns from here on, if they are fewer than BV
     state = (i_n * H + i_h) * K * V + column * K
     b_residual = _memory(residual + state, o_v, left, K, BK, SK)
     if RESIDUAL:
@@ -418,11 +453,9 @@ def residual_forward_kernel(
                 _put_memory(before_base + chunk * K * V + column * K, b_base, o_v, left, K, BK, SK)
         nothing = tl.zeros([C, BV], tl.float32)
         if RESIDUAL:
-            b_p, b_rp = _recalled_twice(
-                k + first * K, b_base, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+            b_p, b_out = _recalled_by_two(
+                k + first * K, q + first * K, b_base, nothing, o_c + _zero(stop), live, H, K, BK, SK, EXACT, SPLIT, WORK
             )
-        else:
-            b_rp = _recalled(k + first * K, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         b_v = _rows(v + first * V + column, o_c, o_v, live, H * V, left).to(tl.float32)
         b_alpha, b_before, b_tail = _decays(alpha, first, o_c, n, H)
         b_all = _whole(b_alpha, b_tail, o_c)
@@ -441,8 +474,20 @@ def residual_forward_kernel(
             if KEEP:
                 _put(kept_base + first * V + column, b_p, o_c, o_v, live, H * V, left)
             b_r = _taught(b_v - b_p, clip, LOG_COSH)
+            if READ_GATES:
+                b_out = b_after[:, None] * b_out
+            else:
+                b_out = scale * b_before[:, None] * b_out
+            b_out = _mul(_base_read(tiles, o_c, C, READ_GATES, FACTORS), b_u, b_out, False, False, SPLIT, WORK)
+            b_base = _written(
+                b_base, b_all, k + first * K, tl.trans(b_tail[:, None] * b_u), o_c, live, H, K, BK, SK, EXACT, SPLIT,
+                WORK,
+            )  # fmt: skip
         else:
             b_r = b_v
+        b_rp, b_y = _recalled_by_two(
+            k + first * K, q + first * K, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+        )
         if RESIDUAL and gamma is None:
             b_gamma = b_beta
         else:
@@ -460,34 +505,11 @@ def residual_forward_kernel(
                 _put(kept_residual + first * V + column, b_rp, o_c, o_v, live, H * V, left)
         else:
             b_w = b_gamma[:, None] * b_r
-        if RESIDUAL:
-            b_out, b_y = _recalled_twice(
-                q + first * K, b_base, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
-            )
-        else:
-            b_y = _recalled(q + first * K, b_residual, nothing, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK)
         b_y = _mul(_tile(tiles, 0, o_c, C), b_w, b_after[:, None] * b_y, False, False, SPLIT, WORK)
         if RESIDUAL:
             if READ_GATES:
-                b_y = b_gamma[:, None] * b_y + b_after[:, None] * b_out
-            else:
-                b_y += scale * b_before[:, None] * b_out
-            b_y = _mul(_base_read(tiles, o_c, C, READ_GATES, FACTORS), b_u, b_y, False, False, SPLIT, WORK)
-            b_base = _written(
-                b_base,
-                b_all,
-                k + first * K,
-                tl.trans(b_tail[:, None] * b_u),
-                o_c,
-                live,
-                H,
-                K,
-                BK,
-                SK,
-                EXACT,
-                SPLIT,
-                WORK,
-            )
+                b_y = b_gamma[:, None] * b_y
+            b_y += b_out
         _put(out + first * V + column, b_y, o_c, o_v, live, H * V, left)
         b_residual = _written(
             b_residual,
@@ -571,7 +593,7 @@ def residual_backward_kernel(
     i_v, i_h, i_n = i % NV, i // NV % H, i // NV // H
     o_v = tl.arange(0, BV)
     column = i_v * BV
-    left = (V - column).to(tl.int32)
+    left = None if V % BV == 0 else (V - column).to(tl.int32)
     state = (i_n * H + i_h) * K * V + column * K
     b_d_residual = _memory(d_residual + state, o_v, left, K, BK, SK)
     if RESIDUAL:
@@ -697,7 +719,7 @@ def residual_table_grad_kernel(
     b_d_read, b_d_aq, b_d_le = square, square, square
     b_d_alpha, b_d_beta, b_d_gamma = none, none, none
     for column in range(0, V, BV):
-        left = V - column
+        left = None if V % BV == 0 else V - column
         at = first * V + column
         b_g = _rows(d_out + column, o_c, o_v, live, H * V, left)
         b_beta, b_gamma, _, b_p, b_rp, b_x, b_y, b_slope = _again(
@@ -793,7 +815,7 @@ def residual_row_grad_kernel(
     row, start, n = row.to(tl.int64), start.to(tl.int64), stop - start
     first = (row * T + start) * H + i_h
     across = i_k * BK
-    right = (K - across).to(tl.int32)  # columns from here on
+    right = None if K % BK == 0 else (K - across).to(tl.int32)
     o_c, o_v, o_k = tl.arange(0, C), tl.arange(0, BV), tl.arange(0, BK)
     live = o_c < n
     o_g = first + o_c * H
@@ -811,7 +833,7 @@ def residual_row_grad_kernel(
     none = tl.zeros([C], tl.float32)
     of_q, of_base_q, of_k, of_tail, of_all = none, none, none, none, 0.0
     for column in range(0, V, BV):
-        left = V - column
+        left = None if V % BV == 0 else V - column
         at, memory = first * V + column, i * K * V + column * K + across
         b_g = _rows(d_out + column, o_c, o_v, live, H * V, left)
         b_w = _rows(w + at, o_c, o_v, live, H * V, left)
