@@ -5,6 +5,8 @@ race.OPERATION.MASK.traffic_ratio   bytes that all kernels of an operation reque
                                     and budgets their name stands before the last word (fp32-p4l4-k128v128)
 race.....dot_flops                  of its matrix products for a token and head, padding included
 race.....arithmetic_intensity       the same for each byte requested
+residual.OPERATION.RULE....         the same three of the residual kernels, at 64 tokens, bfloat16, width 128; a training
+                                    step's, so that forward also writes what backward needs
 KERNEL.CASE.TARGET.spill_bytes      of each thread, compiled afresh; the target is the GPU compiled for
 KERNEL.CASE.TARGET.registers        of each thread
 KERNEL.CASE.TARGET.shared_bytes     of each block, against what the device allows
@@ -25,10 +27,11 @@ from typing import Any
 
 from attnlab import bench, interpreted, progress
 
-__all__ = ["NEEDS", "about", "compile_rows", "rows", "traffic", "traffic_rows"]
+__all__ = ["NEEDS", "about", "compile_rows", "residual_traffic_rows", "rows", "traffic", "traffic_rows"]
 
 NEEDS = ("torch", "triton")
 TOKENS = 4096
+RESIDUAL_TOKENS = 64
 MAIN = "bf16-p4l4-k128v128"
 RESOURCES = {"spill_bytes": "bytes", "registers": "registers", "shared_bytes": "bytes"}
 
@@ -40,15 +43,16 @@ def about() -> dict[str, Any]:
 
 def rows() -> list[dict[str, Any]]:
     """Count and compile everything; some minutes."""
-    return [*traffic_rows(traffic(TOKENS)), *compile_rows()]
+    counted = [*traffic_rows(traffic(TOKENS)), *residual_traffic_rows(traffic(RESIDUAL_TOKENS, "--residual"))]
+    return [*counted, *compile_rows()]
 
 
-def traffic(tokens: int) -> dict[str, Any]:
+def traffic(tokens: int, *options: str) -> dict[str, Any]:
     """{"tokens", "cases"} as attnlab_kernels.testing.traffic prints it, from a process that interprets.
 
     Raises RuntimeError with its last words where it fails.
     """
-    command = [sys.executable, "-m", "attnlab_kernels.testing.traffic", "--json", "--tokens", str(tokens)]
+    command = [sys.executable, "-m", "attnlab_kernels.testing.traffic", "--json", "--tokens", str(tokens), *options]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with tempfile.TemporaryFile("w+") as out:
         with subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment) as process:
@@ -75,14 +79,31 @@ def traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
         for operation, count in operations.items():
             name = f"race.{operation}.{'causal' if causal else 'noncausal'}{'' if size == MAIN else f'.{size}'}"
             target = TARGETS[operation, causal] if size == MAIN else None
-            shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in count["kernels"].items())
-            flops, intensity = count["dot_flops"] / counts["tokens"], count["intensity"]
-            result += [
-                bench.row(f"{name}.traffic_ratio", [count["ratio"]], "x", better="lower", target=target, note=shares),
-                bench.row(f"{name}.dot_flops", [flops], "flop/token-head", better="lower"),
-                bench.row(f"{name}.arithmetic_intensity", [intensity], "flop/byte", better="higher"),
-            ]
+            result += _counted(name, count, counts["tokens"], target)
     return result
+
+
+def residual_traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same of the residual kernels; the targets are what they ask for, rounded up."""
+    from attnlab_kernels.testing.traffic import RESIDUAL_TARGETS
+
+    result = []
+    for case, operations in counts["cases"].items():
+        rule = case.split("-")[0]
+        for operation, count in operations.items():
+            target = RESIDUAL_TARGETS.get((operation, rule)) if counts["tokens"] == RESIDUAL_TOKENS else None
+            result += _counted(f"residual.{operation}.{rule}", count, counts["tokens"], target)
+    return result
+
+
+def _counted(name: str, count: Mapping[str, Any], tokens: int, target: float | None) -> list[dict[str, Any]]:
+    """Three rows of one operation."""
+    shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in count["kernels"].items())
+    return [
+        bench.row(f"{name}.traffic_ratio", [count["ratio"]], "x", better="lower", target=target, note=shares),
+        bench.row(f"{name}.dot_flops", [count["dot_flops"] / tokens], "flop/token-head", better="lower"),
+        bench.row(f"{name}.arithmetic_intensity", [count["intensity"]], "flop/byte", better="higher"),
+    ]
 
 
 def compile_rows() -> list[dict[str, Any]]:

@@ -31,7 +31,8 @@ from torch.autograd.function import once_differentiable
 from attnlab import backend
 from attnlab.arrays import as_float, dial, one_of
 from attnlab.race.params import State, check_arguments
-from attnlab.race.tensors import as_tensor, carried
+from attnlab.race.tensors import carried
+from attnlab.tensors import as_tensor
 
 __all__ = ["CHUNK", "attention"]
 

@@ -1,27 +1,13 @@
-"""What the rooms that compute with tensors share unchanged: taking arguments in, refusing, giving results back.
+"""What RACE's rooms that compute with tensors share unchanged: refusing, states in, results back.
 
 Nothing here is part of the operator. `impl` is the name of the room that asks, for the sentence of a refusal.
 """
 
-import numpy as np
 import torch
 
 from attnlab.backend import Unsupported
 from attnlab.race.params import LARGEST_LOG_SCALE, State, plain_state
-
-
-def all_numpy(*arrays):
-    """Whether no tensor is among the arguments: the results then go back as NumPy arrays."""
-    return not any(isinstance(x, torch.Tensor) for x in arrays)
-
-
-def as_tensor(x):
-    """A tensor as it is; NumPy arrays in a form that torch takes: native byte order, writable, no negative strides."""
-    if isinstance(x, torch.Tensor):
-        return x
-    x = np.asarray(x)
-    kind = np.dtype(x.dtype.newbyteorder("=")) if x.dtype.itemsize <= 8 else np.float64  # long double: no such tensor
-    return torch.from_numpy(np.array(x, dtype=kind, order="C"))
+from attnlab.tensors import all_numpy, as_tensor
 
 
 def refuse(impl, variant, planes):
@@ -42,16 +28,6 @@ def in_range(impl, beta, planes, largest):
             f"the {impl} implementation covers 2 * sharpness * planes <= {largest:g} in {beta.dtype}, got {reached:g}."
         )
     return beta
-
-
-def unit(x):
-    """x over its length; scaled by the largest entry first, so that no square over- or underflows."""
-    if not x.shape[-1]:
-        return x
-    largest = x.detach().abs().amax(-1, keepdim=True)
-    x = x / torch.where(largest > 0, largest, 1)
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(length > 0, length, 1)
 
 
 def carried(state, shape, V, device):

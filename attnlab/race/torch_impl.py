@@ -20,7 +20,8 @@ from importlib.util import find_spec
 
 import torch
 
-from attnlab.race.tensors import all_numpy, as_tensor, carried, given_back, in_range, refuse, unit
+from attnlab.race.tensors import carried, given_back, in_range, refuse
+from attnlab.tensors import all_numpy, as_tensor, unit
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
 FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -14,7 +14,8 @@ In a process with TRITON_INTERPRET=1 the same kernels run interpreted, on the CP
 import torch
 
 from attnlab.backend import Unsupported
-from attnlab.race.tensors import all_numpy, as_tensor, carried, given_back, in_range, refuse, unit
+from attnlab.race.tensors import carried, given_back, in_range, refuse
+from attnlab.tensors import all_numpy, as_tensor, unit
 from attnlab_kernels import race
 
 

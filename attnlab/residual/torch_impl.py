@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import torch
 
 from attnlab.residual.params import RULES, segments
-from attnlab.residual.tensors import all_numpy, as_tensor, carried, gates, given_back, parts, refuse, sequences, unit
+from attnlab.residual.tensors import carried, gates, given_back, parts, refuse, sequences
+from attnlab.tensors import all_numpy, as_tensor, unit
 
 CHUNK, GROUP = 32, 16  # tokens a chunk; chunks side by side
 FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -17,7 +17,8 @@ import torch
 
 from attnlab.backend import Unsupported
 from attnlab.residual.params import RULES
-from attnlab.residual.tensors import all_numpy, as_tensor, carried, gates, given_back, refuse, sequences, unit
+from attnlab.residual.tensors import carried, gates, given_back, refuse, sequences
+from attnlab.tensors import all_numpy, as_tensor, unit
 from attnlab_kernels import residual
 
 DECODED = 4  # tokens; a chunk's tables cost more than these one after another
