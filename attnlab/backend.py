@@ -30,6 +30,7 @@ __all__ = [
     "lacks_only_gpu",
     "load",
     "narrow",
+    "numba_compiles",
     "refuse_gradients",
     "why_not",
 ]
@@ -81,7 +82,18 @@ def why_not(impl: str, mechanism: str) -> str | None:
     for package in row.packages:
         if not found(package):
             return f"the package {package} is not installed; get it with: pip install {package}"
+    if "numba" in row.packages and not numba_compiles():
+        return "Numba's compiler is switched off here (NUMBA_DISABLE_JIT), and these kernels are nothing without it."
     return NO_GPU if row.gpu and not interpreting() and not _gpu() else None
+
+
+def numba_compiles() -> bool:
+    """Whether Numba is installed and compiles: NUMBA_DISABLE_JIT is read as Numba reads it."""
+    try:
+        off = int(os.environ.get("NUMBA_DISABLE_JIT", "0"))
+    except ValueError:
+        off = 0
+    return found("numba") and not off
 
 
 def lacks_only_gpu(impl: str, mechanism: str) -> bool:

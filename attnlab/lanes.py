@@ -502,7 +502,7 @@ def take(x, t, h, live, tile, width, row, zeros, desk):
         copied(at + 4 * i * x.token, desk + 4 * i * row, width)
         copied(zeros, desk + 4 * (i * row + width), -width % LANES)  # else NaN of another head might stand there
     for i in range(live, tile):
-        copied(zeros, desk + 4 * i * row, row)
+        copied(zeros, desk + 4 * i * row, width + -width % LANES)
 
 
 @inlined

@@ -156,6 +156,24 @@ figure.update_yaxes(title="answers that are right", range=[0, 1.02])
 figure
 
 # %% [markdown]
+# ## What reproduced, and what did not
+#
+# Differences at 64 pairs, in points, for every pair of seeds: a difference is worth something where the range stays on
+# one side of 0.
+
+# %%
+contests = (("rla", "sgla"), ("rdn", "gdn"), ("rla", "sgla-half"), ("rdn", "gdn-half"), ("gdn", "gdn-values"))
+ahead = {pair: 100 * np.subtract.outer(*(share[m][:, -1] for m in pair)) for pair in contests}
+for (one, other), points in ahead.items():
+    kind = "same state" if "-half" not in other else "same shape"
+    print(f"{one:>4} - {other:<10} {kind}: {points.mean():+6.1f}  ({points.min():+.1f} to {points.max():+.1f})")
+
+assert ahead["rla", "sgla"].max() < 0
+assert ahead["rdn", "gdn"].max() < 0
+
+# %% [markdown]
+# @NOTES@
+#
 # ## One method again
 #
 # Half as long as a stored run, one seed, about a minute. torch needs to be installed; without it the cell says so.
@@ -175,3 +193,13 @@ if backend.found("torch"):
     assert short or again["accuracy"]["4"] > 0.9
 else:
     print("The package torch is not installed; get it with: pip install torch")
+
+# %% [markdown]
+# ## On your own
+#
+# - Find the number of pairs at which RLA's second memory gains most over linear attention of the same shape: put
+#   `theory.error(theory.moments("rla", n, K)).mean()` beside `theory.linear_error(n, K)`. Where does the gain go for
+#   large n?
+# - Retention below 1 forgets the oldest pairs. Print `theory.error(theory.moments("gdn", 32, K, retention=0.95))` by
+#   age. Which pairs gain by it?
+# - Train "rdn" in the last cell with `clip=float("inf")`: `recall.mixer` builds the layer. Does the clip matter here?

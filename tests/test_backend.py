@@ -134,3 +134,13 @@ def test_a_tensor_on_the_cpu_is_refused_and_not_moved():
         triton_impl.attention(one, one, one, planes)
     with pytest.raises(backend.Unsupported, match="v must be on a GPU"):
         triton_impl.attention(ONE, ONE, one, planes)
+
+
+@pytest.mark.parametrize(("value", "runs"), [("1", False), ("0", True), ("", True), ("false", True)])
+def test_numba_without_its_compiler_says_so(value, runs):
+    """As Numba itself reads the variable: what is no number does not count."""
+    pytest.importorskip("numba", reason="the package numba is not installed; get it with: pip install numba")
+    code = "from attnlab import backend; print(backend.why_not('numba', 'residual'))"
+    said = says(code, NUMBA_DISABLE_JIT=value)
+    assert (said == "None") is runs
+    assert runs or "NUMBA_DISABLE_JIT" in said

@@ -5,8 +5,8 @@ race.OPERATION.MASK.traffic_ratio   bytes that all kernels of an operation reque
                                     and budgets their name stands before the last word (fp32-p4l4-k128v128)
 race.....dot_flops                  of its matrix products for a token and head, padding included
 race.....arithmetic_intensity       the same for each byte requested
-residual.OPERATION.RULE....         the same three of the residual kernels, at 64 tokens, bfloat16, width 128; a training
-                                    step's, so that forward also writes what backward needs
+residual.OPERATION.RULE....         the same three of the residual kernels, at 64 tokens, bfloat16, width 128; a
+                                    training step's, so that forward also writes what backward needs
 KERNEL.CASE.TARGET.spill_bytes      of each thread, compiled afresh; the target is the GPU compiled for
 KERNEL.CASE.TARGET.registers        of each thread
 KERNEL.CASE.TARGET.shared_bytes     of each block, against what the device allows

@@ -22,11 +22,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from attnlab.arrays import dial, flag
+from attnlab.arrays import dial, flag, one_of
+from attnlab.backend import ROWS
 
 __all__ = ["Layer", "load", "save"]
 
 KEY = "attnlab.nn"  # of the metadata of a file
+TRAINING = tuple(row.name for row in ROWS if row.gradients)  # the implementations that a layer can be of
 
 
 class Layer(nn.Module):
@@ -57,8 +59,8 @@ class Layer(nn.Module):
         self.value_width = whole("value_width", a_head if value_width is None else value_width)
         given = {name: getattr(self, name) for name in ("width", "heads", "key_width", "value_width")}
         options = {"output_norm": flag("output_norm", output_norm), "output_gate": flag("output_gate", output_gate)}
+        self.impl = one_of("impl", impl, TRAINING)
         self.config: dict[str, Any] = {**given, **options, "impl": impl}
-        self.impl = impl
         self.q, self.k = (projection(self.width, self.heads * self.key_width) for _ in "qk")
         self.v = projection(self.width, self.heads * self.value_width)
         self.gate = projection(self.width, self.heads * self.value_width) if output_gate else None

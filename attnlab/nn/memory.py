@@ -23,11 +23,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from attnlab import residual
 from attnlab.arrays import dial, flag, one_of
 from attnlab.nn.layer import Layer
-from attnlab.residual import RULES, State, attention, retnet_retention
+from attnlab.residual import RULES, State, retnet_retention
 
 __all__ = ["MemoryAttention", "ResidualDeltaNet", "ResidualLinearAttention"]
+
+operator = torch.compiler.disable(residual.attention)  # a break in a compiled layer: its checks look at numbers
 
 FORGETTING = (1e-3, 1e-1)  # 1 - alpha at the start: the first head's, the last head's
 GATE_STD = 0.02
@@ -43,8 +46,6 @@ class MemoryAttention(Layer):
 
     Raises ValueError naming the argument.
     """
-
-    forgotten: torch.Tensor  # RetNet's buffer
 
     def __init__(
         self,
@@ -75,10 +76,7 @@ class MemoryAttention(Layer):
         self.retention: nn.Linear | None = None
         self.write: nn.Linear | None = None
         self.correction: nn.Linear | None = None
-        if rule == "retnet":
-            forgotten = torch.from_numpy(1.0 - retnet_retention(self.heads))  # powers of 2: exact in any precision
-            self.register_buffer("forgotten", forgotten.to(self.out.weight.dtype), persistent=False)
-        elif "retention" in gates:
+        if "retention" in gates and rule != "retnet":
             self.retention = retention = gate(self.width, self.heads)
             self.rate = nn.Parameter(torch.zeros(self.heads))
             low, high = map(math.log, FORGETTING)
@@ -94,20 +92,22 @@ class MemoryAttention(Layer):
     def gates(self, x: torch.Tensor) -> dict[str, Any]:
         """The gates of these tokens, [B, T, H] (RetNet's fixed one: [H]), under the names of `residual.attention`."""
         made: dict[str, Any] = {}
-        if self.rule == "retnet":
-            made["log_retention"] = torch.log1p(-self.forgotten)
-        elif self.retention is not None:
-            made["log_retention"] = -self.rate.exp() * functional.softplus(self.retention(x))
-        if self.write is not None:
-            made["write"] = torch.sigmoid(self.write(x))
-        if self.correction is not None:
-            made["correction"] = torch.sigmoid(self.correction(x))
+        with torch.autocast(x.device.type, enabled=False):  # 16 bits would round a retention near 1 away
+            x = x.to(self.out.weight.dtype)
+            if self.rule == "retnet":
+                made["retention"] = torch.from_numpy(retnet_retention(self.heads)).to(x.device)
+            elif self.retention is not None:
+                made["log_retention"] = -self.rate.exp() * functional.softplus(self.retention(x))
+            if self.write is not None:
+                made["write"] = torch.sigmoid(self.write(x))
+            if self.correction is not None:
+                made["correction"] = torch.sigmoid(self.correction(x))
         return made
 
     def attend(self, x: Any, q: Any, k: Any, v: Any, state: Any, cu_seqlens: Any) -> tuple[Any, State]:
         """(o, State) by `residual.attention`."""
         q, k = (functional.silu(part) for part in (q, k))
-        return attention(
+        return operator(
             q, k, v, **self.gates(x), rule=self.rule, normalize=True,
             cu_seqlens=cu_seqlens, state=state, return_state=True, impl=self.impl, **self.switches,
         )  # fmt: skip

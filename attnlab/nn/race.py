@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnlab import race
 from attnlab.arrays import dial, flag
-from attnlab.nn.layer import Layer
-from attnlab.race import attention, draw_planes
+from attnlab.nn.layer import Layer, whole
+from attnlab.race import draw_planes
 from attnlab.race.params import State
 
 __all__ = ["RACEAttention"]
 
 LARGEST = 40.0  # of beta P
+
+operator = torch.compiler.disable(race.attention)  # a break in a compiled layer: its checks look at numbers
 
 
 class RACEAttention(Layer):
@@ -54,11 +57,12 @@ class RACEAttention(Layer):
         impl: str = "torch",
     ):
         super().__init__(width, heads, key_width, value_width, output_norm, output_gate, impl)
-        self.largest = LARGEST / dial("planes", planes, 1, 8, integer=True)
-        dial("sharpness", sharpness, 1e-3, 0.999 * self.largest)
+        planes, tables, seed = dial("planes", planes, 1, 8, integer=True), whole("tables", tables), int(seed)
+        self.largest = LARGEST / planes
+        sharpness = dial("sharpness", sharpness, 1e-3, 0.999 * self.largest)
         self.normalize = flag("normalize", normalize)
         self.config |= {"planes": planes, "tables": tables, "sharpness": sharpness, "seed": seed}
-        self.config |= {"normalize": normalize}
+        self.config |= {"normalize": self.normalize}
         drawn = torch.from_numpy(draw_planes(tables, planes, self.key_width, seed))
         self.register_buffer("planes", drawn.to(self.out.weight.dtype))
         start = math.log(sharpness / (self.largest - sharpness))
@@ -72,7 +76,7 @@ class RACEAttention(Layer):
         """(o, State) by `race.attention`. Raises ValueError where sequences are cut."""
         if cu_seqlens is not None:
             raise ValueError("cu_seqlens must be None for RACE, whose operator takes whole rows, got one")
-        return attention(
+        return operator(
             q, k, v, self.planes, self.sharpness(), causal=True, state=state, return_state=True,
             normalize=self.normalize, impl=self.impl,
         )  # fmt: skip

@@ -38,7 +38,8 @@ def attention(
     """
     check_arguments(q, k, v, planes, sharpness, causal, state, return_state, variant, normalize)
     room = backend.load(impl, "race")
-    backend.refuse_gradients(impl, q=q, k=k, v=v, planes=planes, sharpness=sharpness)
+    memories = {} if state is None else {"state.mass": state[0], "state.content": state[1]}
+    backend.refuse_gradients(impl, q=q, k=k, v=v, planes=planes, sharpness=sharpness, **memories)
     return room.attention(
         q,
         k,

@@ -15,16 +15,14 @@ on the kernels of `cpu_kernels.py` where Numba is installed, forward and backwar
 other devices.
 """
 
-import os
-from importlib.util import find_spec
-
 import torch
 
+from attnlab import backend
 from attnlab.race.tensors import carried, given_back, in_range, refuse
 from attnlab.tensors import all_numpy, as_tensor, unit
 
 CHUNK, CAUSAL_CHUNK = 4096, 128
-FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+FAST = backend.numba_compiles()
 LARGEST = {torch.float32: 80.0, torch.float64: 600.0}  # of 2 beta P: exp of its negative is a normal number
 
 

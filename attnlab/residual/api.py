@@ -39,10 +39,10 @@ def attention(
     is not given. A gate that the rule does not have must be None. The gradient is of the one given.
 
     `scale` multiplies q and is 1.0, as in the paper: flash-linear-attention divides by sqrt(K) unless told otherwise.
-    `normalize` divides q and k by their lengths first, which the paper's layer does (p. 5); without it the delta rules
-    diverge as soon as write |k|^2 exceeds 2. `clip` bounds the errors that are remembered (inf allowed; the paper's
-    is 1). `target="log_cosh"` remembers tanh of them (App. B, p. 14). `fitting=False` remembers the newest error alone
-    (Table 4); `read_gates=False` reads o = S q + R q (Table 5). These four concern "rla" and "rdn" only.
+    `normalize` divides q and k by their lengths first, which the paper's layer does (p. 5); without it a delta rule
+    grows wherever retention |1 - write |k|^2| exceeds 1. `clip` bounds the errors that are remembered (inf allowed; the
+    paper's is 1). `target="log_cosh"` remembers tanh of them (App. B, p. 14). `fitting=False` remembers the newest
+    error alone (Table 4); `read_gates=False` reads o = S q + R q (Table 5). These four concern "rla" and "rdn" only.
 
     `cu_seqlens` [N + 1] cuts one row (B = 1) into N sequences, empty ones allowed; states are then [N, H, K, V].
     `state` is what earlier tokens left; one run equals any segmentation of it. `impl` is one of "reference", "numba",
@@ -67,7 +67,7 @@ def attention(
     }
     check_arguments(q, k, v, retention, write, correction, **options)
     room = backend.load(impl, "residual")
-    backend.refuse_gradients(
-        impl, q=q, k=k, v=v, retention=retention, log_retention=log_retention, write=write, correction=correction
-    )
+    gates = {"retention": retention, "log_retention": log_retention, "write": write, "correction": correction}
+    memories = {} if state is None else {"state.base": state[0], "state.residual": state[1]}
+    backend.refuse_gradients(impl, q=q, k=k, v=v, **gates, **memories)
     return room.attention(q, k, v, retention, write, correction, **options)

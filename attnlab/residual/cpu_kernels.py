@@ -6,7 +6,7 @@ The formulas are those of `chunked.py`, with its letters. What it changes:
     one substitution   U and W share Le, so a row of both is solved at once: eight rows in registers, the rows before
                        them as a product; the clip stands between the two
     lazy decay         a state is kept over its scale, which keys and queries take along; it is multiplied in where it
-                       falls under 2^-24, which is also what a retention of 0 does
+                       falls under 2^-8, which is also what a retention of 0 does
     decay tables       products of retentions, row by row; the gradient walks them back row by row. Nothing is divided
                        by a retention, and nothing is exponentiated
     gradient           keeps P and RP, 2 V numbers a token, and the state every 8 chunks; U, W and the clip's mask
@@ -63,7 +63,7 @@ __all__ = ["Kept", "backward", "forward", "keep"]
 TILES = 8, 16, 24  # tokens of a chunk: the last, or the first that holds the longest sequence
 SPAN = 8
 BLOCK = LANES  # rows that a piece solves at a time
-SMALL = np.float32(2.0**-24)  # a state's scale below this is multiplied in
+SMALL = np.float32(2.0**-8)  # a state's scale below this is multiplied in; so much of float32's range is lost
 SHORT = 2048  # token-heads below which a second thread costs more than it brings
 
 
@@ -173,6 +173,13 @@ def _taught(w, error, bound, tanh):
     return w.where("<", error, w.b.fneg(bound), w.b.fneg(bound), error)
 
 
+def _lacking(w, value, decay, recalled):
+    """What the decayed memory lacks of a value, `decay` less than 0; the value itself where it is 0, whatever is
+    recalled: rules that add recall more than float32 holds, of keys that are long, and do not ask for it.
+    """
+    return w.fma(decay, w.where("<", decay, w.number(0), recalled, w.number(0)), value)
+
+
 def _substituting(memories, tanh):
     @piece
     def substitute(w, x, row, v, v_row, le, tile, beta, steps, gamma, clip, uw, n):
@@ -192,7 +199,7 @@ def _substituting(memories, tanh):
                     for weight, earlier in zip(weights, known[m], strict=True):
                         recalled = w.fma(weight, earlier, recalled)
                     w.store(recalled, at)
-                    wrote = b.fmul(w.spread(w.at(rate, i)), w.fma(decay, recalled, value))
+                    wrote = b.fmul(w.spread(w.at(rate, i)), _lacking(w, value, decay, recalled))
                     w.store(wrote, w.at(uw, (i, row), (m, n), c))
                     known[m].append(wrote)
                     if memories == 2 and m == 0:
@@ -244,7 +251,7 @@ def _returning(memories, tanh):
                     through = b.fmul(w.spread(w.at(gamma, i)), of_w)
                     known[1].append(b.fmul(decay, through))
                     w.store(known[1][-1], w.at(sent, (i, row), n, c))
-                    add(1, [(of_w, w.fma(decay, again, taught))])
+                    add(1, [(of_w, _lacking(w, taught, decay, again))])
                     lost.append((b.fneg(through), again))
                     if tanh:
                         through = b.fmul(through, b.fsub(w.number(1), b.fmul(taught, taught)))
@@ -255,7 +262,7 @@ def _returning(memories, tanh):
                 known[0].append(w.fma(decay, wrote, b.fneg(through)))
                 w.store(known[0][-1], w.at(sent, (i, row), c))
                 w.store(b.fadd(through, wrote), w.at(dv, (i, v_row), c))
-                add(0, [(of_u, w.fma(decay, recalled, value))])
+                add(0, [(of_u, _lacking(w, value, decay, recalled))])
                 add(2, [*lost, (b.fneg(wrote), recalled)])
 
         w.loop(n, columns, step=LANES)
@@ -279,7 +286,7 @@ def _writing(memories, tanh):
                 value = w.load(w.at(v, (i, v_row), c))
                 for m, rate in enumerate(rates):
                     recalled = w.load(w.at(x, (i, row), (m, n), c))
-                    w.store(b.fmul(rate, w.fma(decay, recalled, value)), w.at(uw, (i, row), (m, n), c))
+                    w.store(b.fmul(rate, _lacking(w, value, decay, recalled)), w.at(uw, (i, row), (m, n), c))
                     if memories == 2 and m == 0:
                         value = _taught(w, b.fsub(value, recalled), bound, tanh)
 
@@ -923,7 +930,7 @@ def _sizes(q, v, rule, target, read_gates, parts, outs):
     tile = next((C for C in TILES if C >= longest), TILES[-1])
     memories, key, value = 1 + has.residual, up(max(K, 1)), up(max(V, 1))
     wide = memories * value
-    past_cache = all(on_lines(x) for x in outs)
+    past_cache = all(on_lines(x) for x in outs if x.size)
     flags = int(has.delta), int(read_gates), int(target == "log_cosh")
     strides = stride(key), stride(value), stride(wide)
     return Sizes(K, V, tile, memories, *flags, key, value, wide, *strides, int(past_cache))
@@ -960,7 +967,7 @@ class _Desk:
         desk = Desk(*at[: -len(views)])
         self.whole = desk, Tables(*views), tuple(at[-len(views) :])
         _view(self.memory, desk.one, 1)[:] = 1
-        _view(self.memory, desk.clip, 1)[:] = clip
+        _view(self.memory, desk.clip, 1)[:] = min(clip, np.finfo(np.float32).max)
         if slopes:
             self.more, at, views = _memory(*_slope_layout(z))
             self.of_slopes = Slopes(*at[: -len(views)]), Grads(*views), tuple(at[-len(views) :])

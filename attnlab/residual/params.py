@@ -7,6 +7,7 @@ have no effect. Below them the dials of the panel.
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,8 +173,9 @@ def _check_gate(name: str, gate: Any, sizes: Axes) -> None:
     if not hasattr(gate, "shape"):
         gate = np.asarray(gate, dtype=np.float64)
     if name == "log_retention":
-        detached = as_numpy(gate)
-        check(name, np.where(np.isneginf(detached), np.zeros((), detached.dtype), detached), _axes(gate), sizes)
+        # -inf is retention 0; written without leaving torch, whose compiler traces this
+        nan_to_num = gate.detach().nan_to_num if hasattr(gate, "detach") else partial(np.nan_to_num, gate)
+        check(name, nan_to_num(nan=np.nan, posinf=np.inf, neginf=0.0), _axes(gate), sizes)
         low, high = -np.inf, 0.0
     else:
         check(name, gate, _axes(gate), sizes)
@@ -183,7 +185,7 @@ def _check_gate(name: str, gate: Any, sizes: Axes) -> None:
     gate = gate.detach() if hasattr(gate, "detach") else gate
     for extreme in (float(gate.min()), float(gate.max())):
         if not low <= extreme <= high:
-            raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {extreme:g}")
+            raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {extreme!r}")
 
 
 def _axes(gate: Any) -> str:

@@ -38,11 +38,17 @@ def carried(state, rule, shape, *, dtype, device):
     """
     first = state or (None, None)
     memories = first if RULES[rule].residual else first[:1]
-    S, *R = (
-        torch.zeros(shape, dtype=dtype, device=device) if x is None else as_tensor(x).to(device, dtype)
-        for x in memories
-    )
-    return S, *(R or [None])
+    S, *R = (torch.zeros(shape, dtype=dtype, device=device) if x is None else _held(x, dtype, device) for x in memories)
+    return S, R[0] if R else None
+
+
+def _held(x, dtype, device):
+    """The memory in `dtype`; raises Unsupported where that is too narrow for a number."""
+    x = as_tensor(x)
+    narrow = x.to(device, dtype)
+    if x.dtype.itemsize > narrow.dtype.itemsize and not bool(narrow.detach().isfinite().all()):
+        raise Unsupported(f"this call computes in {dtype}, and state has numbers too large for it.")
+    return narrow
 
 
 def parts(cu_seqlens, B, T, *, together):

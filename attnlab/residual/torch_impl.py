@@ -20,18 +20,17 @@ CPU float32 runs on the kernels of `cpu_kernels.py` where Numba is installed, fo
 is for float64 and for other devices.
 """
 
-import os
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 
+from attnlab import backend
 from attnlab.residual.params import RULES, segments
 from attnlab.residual.tensors import carried, gates, given_back, parts, refuse, sequences
 from attnlab.tensors import all_numpy, as_tensor, unit
 
 CHUNK, GROUP = 32, 16  # tokens a chunk; chunks side by side
-FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+FAST = backend.numba_compiles()
 
 
 def attention(

@@ -80,7 +80,8 @@ def attention(
             x is not None and x.requires_grad for x in (q, k, v, *given, base, other)
         )
         if 0 < T <= DECODED and cu_seqlens is None and not wanted:
-            base, other = (None if x is None else x.clone(memory_format=torch.contiguous_format) for x in (base, other))
+            dense = {"memory_format": torch.contiguous_format}
+            base, other = base.clone(**dense), None if other is None else other.clone(**dense)
             out = residual.decode_step(q, k, v, *given, base, other, **options)
         else:
             cuts = None if cu_seqlens is None else as_tensor(cu_seqlens).to(torch.int64)

@@ -6,16 +6,20 @@ The definition is attnlab/residual/reference.py, token by token. What the kernel
     one sweep       a program takes some columns of V of one head through all chunks of its sequence, with its blocks of
                     both memories in registers. The clip acts on each column alone, so both stages share the sweep, and
                     what the first got wrong never leaves the program
+    tables          what a chunk needs in every column of V is made before the sweep, for all chunks at once
     inverses        the delta rules solve (I + diag(gate alpha) Le) U = X in every chunk, Le a strictly lower triangle.
-                    The inverse depends on no column of V: a kernel of its own makes it for all chunks at once, row by
-                    row. Doubling, (I - N)(I + N^2)(I + N^4)..., takes fewer steps and is not used: with one key for
-                    all tokens and write = 2 the inverse holds nothing larger than 2, and N^8 holds 10^6
+                    Its inverse is one of the tables, made row by row. Doubling, (I - N)(I + N^2)(I + N^4)..., takes
+                    fewer steps and is not used: with one key for all tokens and write = 2 the inverse holds nothing
+                    larger than 2, and N^8 holds 10^6
     decay tables    products of retentions by `tl.cumprod`, never logarithms: exact where a retention is 0. Their
                     gradient is two small matrix products in place of a loop over the rows
-    kept            for the gradient: what both memories recalled for each key (P and R P of the code), and the memories
-                    before each chunk. Nothing is then solved or recalled a second time
-    no atomics      columns of V share dq, dk and the gradients of the gates: each block of columns has its own buffer,
-                    and one kernel adds them up in order. The same call gives the same bits, whatever the batch
+    kept            for the gradient: what both memories recalled for each key (P and R P), so that nothing is solved or
+                    recalled again, and the memories before each chunk, as tensor cores take them
+    the gradient    a sweep from the last chunk to the first solves for the gradients of what the chunks wrote and keeps
+                    those of the memories; then all chunks at once get theirs of q, k and the gates. One sweep for all
+                    of it would save a memory a chunk on either way, and does not fit the registers; its blocks of V
+                    would also each have a dq and a dk of their own, 8 (K + K) bytes a token and block to add up
+    no atomics      every sum has one owner and one order: the same call gives the same bits, whatever the batch
     rounding        memories and sums are float32. For 16-bit input a factor of a product is rounded once, to bfloat16
                     or (float16) tf32; for float32 each factor goes in as two parts of tf32
 
@@ -211,17 +215,9 @@ def _put(x, b_x, o_t, o_w, live, stride, W):
     tl.store(x + o_t[:, None] * stride + o_w[None, :], b_x.to(x.dtype.element_ty), mask=here)
 
 
-# A row of K numbers is held as a tuple of SK slices, BK columns each, and a memory, transposed, as SK slices [BV, BK]:
-# products over K go slice by slice, so that the factors of only one slice are in registers at a time.
-
-
-@triton.jit
-def _slices(x, o_t, live, stride, K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr):
-    """Rows of x in SK slices [C, BK]."""
-    rows = ()
-    for s in tl.static_range(SK):
-        rows = rows + (_rows(x, o_t, s * BK + tl.arange(0, BK), live, stride, None if K % BK == 0 else K),)  # type: ignore[assignment]
-    return rows
+# A memory is held transposed, as a tuple of SK slices [BV, BK]: products over K go slice by slice, so that the factors
+# of only one slice are in registers at a time. Transposed, since the last product of a loop decides how Triton lays all
+# of them out over the warps: [BV, BK] is wider than high, and each warp then has columns of its own.
 
 
 @triton.jit
@@ -247,14 +243,6 @@ def _put_memory(x, memory, o_v, left, K: tl.constexpr, BK: tl.constexpr, SK: tl.
         o_k = s * BK + tl.arange(0, BK)
         here = _within(_below(o_v, left), o_k, None if K % BK == 0 else K)
         tl.store(x + o_v[:, None] * K + o_k[None, :], memory[s].to(x.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def _inner(a, b, out, A: tl.constexpr, B: tl.constexpr, SK: tl.constexpr, SPLIT: tl.constexpr, WORK: tl.constexpr):
-    """out + a b^T of rows in slices."""
-    for s in tl.static_range(SK):
-        out = _mul(a[s], tl.trans(b[s]), out, A, B, SPLIT, WORK)
-    return out
 
 
 @triton.jit
@@ -295,6 +283,8 @@ def _recalled_by_two(
         part = tl.trans(memory[s])
         of_x = _mul(_rows(x, o_c, o_k, live, H * K, None if K % BK == 0 else K), part, of_x, EXACT, False, SPLIT, WORK)
         of_y = _mul(_rows(y, o_c, o_k, live, H * K, None if K % BK == 0 else K), part, of_y, EXACT, False, SPLIT, WORK)
+        if SPLIT:
+            tl.debug_barrier()  # or the factors of all slices are loaded before the first product
     return of_x, of_y
 
 
@@ -319,7 +309,7 @@ def _written(
 @triton.jit
 def residual_table_kernel(
     q, k, alpha, beta, gamma, factors, tiles, table, scale, T, H,
-    K: tl.constexpr, BK: tl.constexpr, SK: tl.constexpr, C: tl.constexpr, DELTA: tl.constexpr, RESIDUAL: tl.constexpr,
+    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, DELTA: tl.constexpr, RESIDUAL: tl.constexpr,
     READ_GATES: tl.constexpr, FACTORS: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, SPLIT: tl.constexpr,
     WORK: tl.constexpr,
 ):  # fmt: skip
@@ -342,11 +332,16 @@ def residual_table_kernel(
     PAIRS: tl.constexpr = RESIDUAL or DELTA
     factors += i * FACTORS * C * C
     tiles += i * (2 + PAIRS) * C * C
-    b_k = _slices(k + first * K, o_c, live, H * K, K, BK, SK)
-    b_q = _slices(q + first * K, o_c, live, H * K, K, BK, SK)
     b_alpha, b_e = _between(alpha, first, o_c, n, H)
-    square = tl.zeros([C, C], tl.float32)
-    read = scale * _inner(b_q, b_k, square, EXACT, EXACT, SK, SPLIT, WORK)
+    read, gram = tl.zeros([C, C], tl.float32), tl.zeros([C, C], tl.float32)
+    for o in range(0, K, BK):
+        o_k = o + tl.arange(0, BK)
+        b_k = _rows(k + first * K, o_c, o_k, live, H * K, None if K % BK == 0 else K)
+        b_q = _rows(q + first * K, o_c, o_k, live, H * K, None if K % BK == 0 else K)
+        read = _mul(b_q, tl.trans(b_k), read, EXACT, EXACT, SPLIT, WORK)
+        if PAIRS:
+            gram = _mul(b_k, tl.trans(b_k), gram, EXACT, EXACT, SPLIT, WORK)
+    read *= scale
     _put_tile(factors, 0, read * _through(b_e, b_alpha, o_c), o_c, C)
     if RESIDUAL and not READ_GATES:
         _put_tile(factors, FACTORS - 1, read * b_e, o_c, C)
@@ -354,7 +349,6 @@ def residual_table_kernel(
         _put_tile(tiles, 0, b_e, o_c, C)
         _put_tile(tiles, 1, read, o_c, C)
     if PAIRS:
-        gram = _inner(b_k, b_k, square, EXACT, EXACT, SK, SPLIT, WORK)
         if KEEP:
             _put_tile(tiles, 2, gram, o_c, C)
         b_le = gram * b_e
@@ -423,9 +417,9 @@ def residual_forward_kernel(
 
     Change: a chunk in place of a token. U and W [C, BV] are what the chunk writes into S and R, row by row; P and R P
     are what the memories recalled for each key just before its token.
-    Reads NV e (2 K) + e V + 12 NV, of delta rules NV 4 C (8 C) more; writes e V. KEEP writes 4 V of each memory (of R
-    in delta rules alone) and 4 K V / C of each. 8 K V + 8 C V + 4 C K NV flops for two memories, of delta rules 8 C V
-    more.
+    Reads e V, and in each of the NV blocks e 6 K (e 3 K for one memory), w C a factor and 12 + 4 a gate, w bytes a
+    number that tensor cores take; writes e V. KEEP writes 4 V of each memory (of R in delta rules alone) and w K V / C
+    of each. 12 K V + 6 C V flops for two memories, of delta rules 6 C V more.
     """
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0).to(tl.int64)
@@ -451,10 +445,13 @@ def residual_forward_kernel(
             _put_memory(before_residual + chunk * K * V + column * K, b_residual, o_v, left, K, BK, SK)
             if RESIDUAL:
                 _put_memory(before_base + chunk * K * V + column * K, b_base, o_v, left, K, BK, SK)
+        o_base = o_c
+        if SPLIT:
+            o_base = o_c + _zero(stop)  # as factors in two parts, rows and tiles held for both stages are too many
         nothing = tl.zeros([C, BV], tl.float32)
         if RESIDUAL:
             b_p, b_out = _recalled_by_two(
-                k + first * K, q + first * K, b_base, nothing, o_c + _zero(stop), live, H, K, BK, SK, EXACT, SPLIT, WORK
+                k + first * K, q + first * K, b_base, nothing, o_base, live, H, K, BK, SK, EXACT, SPLIT, WORK
             )
         b_v = _rows(v + first * V + column, o_c, o_v, live, H * V, left).to(tl.float32)
         b_alpha, b_before, b_tail = _decays(alpha, first, o_c, n, H)
@@ -466,11 +463,11 @@ def residual_forward_kernel(
             b_p = b_before[:, None] * b_p
             if DELTA:
                 b_u = b_beta[:, None] * (b_v - b_alpha[:, None] * b_p)
-                b_m = _tile(tiles, 2, o_c, C)
+                b_m = _tile(tiles, 2, o_base, C)
                 b_u = _mul(b_m, b_u, nothing, False, False, SPLIT, WORK)
             else:
                 b_u = b_beta[:, None] * b_v
-            b_p = _mul(_tile(tiles, 1, o_c, C), b_u, b_p, False, False, SPLIT, WORK)
+            b_p = _mul(_tile(tiles, 1, o_base, C), b_u, b_p, False, False, SPLIT, WORK)
             if KEEP:
                 _put(kept_base + first * V + column, b_p, o_c, o_v, live, H * V, left)
             b_r = _taught(b_v - b_p, clip, LOG_COSH)
@@ -478,7 +475,7 @@ def residual_forward_kernel(
                 b_out = b_after[:, None] * b_out
             else:
                 b_out = scale * b_before[:, None] * b_out
-            b_out = _mul(_base_read(tiles, o_c, C, READ_GATES, FACTORS), b_u, b_out, False, False, SPLIT, WORK)
+            b_out = _mul(_base_read(tiles, o_base, C, READ_GATES, FACTORS), b_u, b_out, False, False, SPLIT, WORK)
             b_base = _written(
                 b_base, b_all, k + first * K, tl.trans(b_tail[:, None] * b_u), o_c, live, H, K, BK, SK, EXACT, SPLIT,
                 WORK,
@@ -511,21 +508,10 @@ def residual_forward_kernel(
                 b_y = b_gamma[:, None] * b_y
             b_y += b_out
         _put(out + first * V + column, b_y, o_c, o_v, live, H * V, left)
+        b_w = tl.trans(b_tail[:, None] * b_w)
         b_residual = _written(
-            b_residual,
-            b_all,
-            k + first * K,
-            tl.trans(b_tail[:, None] * b_w),
-            o_c,
-            live,
-            H,
-            K,
-            BK,
-            SK,
-            EXACT,
-            SPLIT,
-            WORK,
-        )
+            b_residual, b_all, k + first * K, b_w, o_c, live, H, K, BK, SK, EXACT, SPLIT, WORK
+        )  # fmt: skip
     o_v = tl.arange(0, BV) + _zero(end)
     _put_memory(residual_out + state, b_residual, o_v, left, K, BK, SK)
     if RESIDUAL:
@@ -584,9 +570,9 @@ def residual_backward_kernel(
 
     Change: the reference has no gradient; this is the chunk of `residual_forward_kernel` differentiated by hand. What
     was solved with an inverse is solved with its transpose.
-    Reads NV e 2 K + 2 e V + 4 V (8 V) that was kept + 12 NV + 4 C NV a tile; writes e V, 4 V a memory, and w K V / C a
-    memory, w bytes a number that tensor cores take. 8 K V + 6 C V flops for two memories, of delta rules 4 K V + 4 C V
-    more.
+    Reads 2 e V + 4 V of each memory that was kept, and in each of the NV blocks e 5 K, w C a factor and 12 + 4 a gate;
+    writes e V, 4 V a memory, and w K V / C a memory, w bytes a number that tensor cores take. 12 K V + 6 C V flops for
+    two memories, of delta rules 4 C V more.
     """
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0).to(tl.int64)
@@ -1023,13 +1009,13 @@ class Config(NamedTuple):
 
 
 CONFIGS = {
-    "bf16": Config(32, 4096, 4096, 4, 8, 1, 64, False),
+    "bf16": Config(16, 4096, 4096, 8, 4, 1, 64, False),
     # float16 is multiplied as tf32: memories would overflow in it
-    "fp16": Config(32, 4096, 4096, 4, 8, 1, 64, False),
+    "fp16": Config(16, 2048, 2048, 8, 8, 1, 64, False),
     # float32 is multiplied as tf32 in two parts
-    "fp32": Config(32, 4096, 4096, 8, 8, 1, 64, True),
-    # short chunks, small enough to interpret
-    "short": Config(16, 4096, 4096, 4, 4, 1, 16, True),
+    "fp32": Config(16, 1024, 2048, 8, 8, 1, 64, True),
+    # narrow slices and blocks, so that small operations have several
+    "short": Config(16, 256, 256, 4, 4, 1, 32, True),
 }
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}  # which entry is whose
 
@@ -1051,13 +1037,14 @@ class _Operation:
         self.at = _chunks(q, cu_seqlens, self.config.chunk)
         self.chunks = self.at.table.shape[0]
         self.alpha = alpha
-        self.beta, self.gamma = (beta, gamma) if self.rule.residual else (None, beta)
+        self.beta = beta if self.rule.residual else None
+        self.gamma = gamma if self.rule.residual else beta
         self.numbers = (clip, scale, self.T, self.H)
         self.factor = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32  # what tensor cores take
         pairs, inverses = self.rule.residual or self.rule.delta, 0
         if self.rule.delta:
             inverses = 1 + (self.rule.residual and gamma is not None)
-        BK = min(self.config.slice, max(16, _power_of_two(self.K)))
+        BK = min(self.config.slice, max(32, _power_of_two(self.K)))
         self.constants = {
             "K": self.K,
             "V": self.V,
@@ -1078,8 +1065,9 @@ class _Operation:
         return self.q.new_empty(shape, dtype=dtype)
 
     def columns(self, state: int) -> int:
-        """Columns of V a program, such that it holds `state` numbers of each memory."""
-        return max(16, min(64, state // _power_of_two(self.K), _power_of_two(self.V)))
+        """Columns of V a program: `state` numbers of a memory at most, and fewer columns than a slice of K has."""
+        most = min(64, state // _power_of_two(self.K), self.constants["BK"] // 2, _power_of_two(self.V))
+        return max(16, most)
 
     def start(
         self, kernel: Any, grid: int, warps: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any
@@ -1108,9 +1096,9 @@ def forward(
     q, k, v, alpha, beta, gamma, base, residual, cu_seqlens, rule: str, clip: float, target: str, read_gates: bool,
     scale: float, keep: bool, config: str,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """(out, base, residual, inverses, recalls of base and residual, base and residual before each chunk): what
-    `torch.ops.attnlab.residual_forward` returns. Gates [B, T, H], contiguous, and memories [N, H, K, V] are float32; gates
-    may be None, gamma also where it is tied to beta. What a rule has not, or `keep` does not ask for, is empty.
+    """(out, base, residual, factors, tiles, recalls of base and residual, base and residual before each chunk): what
+    `torch.ops.attnlab.residual_forward` returns. Gates [B, T, H], contiguous, and memories [N, H, K, V] are float32;
+    gates may be None, gamma also where it is tied to beta. What a rule has not, or `keep` does not ask for, is empty.
     """
     op = _Operation(q, k, v, alpha, beta, gamma, cu_seqlens, rule, clip, target, read_gates, scale, config)
     two, none = op.rule.residual, op.new(0)
@@ -1170,12 +1158,11 @@ def backward(
     )  # fmt: skip
     programs, numbers = op.chunks * op.H * slices, (*op.numbers[1:], rows)
     op.start(residual_row_grad_kernel, programs, warps, tensors, numbers, BV=BV)
-    d_gates = [None if x is None else _added_up(x) for x in d_gates]
-    d_gates = [op.new(0) if x is None else x for x in d_gates]
+    d_alpha, d_beta, d_gamma = (op.new(0) if x is None else _added_up(x) for x in d_gates)
     if not two:
         back.reverse()
-        d_gates = [d_gates[0], d_gates[2], d_gates[1]]
-    return d_q, d_k, d_v, *d_gates, *(x.mT if x.ndim == 4 else x for x in back)
+        d_beta, d_gamma = d_gamma, d_beta
+    return d_q, d_k, d_v, d_alpha, d_beta, d_gamma, *(x.mT if x.ndim == 4 else x for x in back)
 
 
 def _added_up(parts: torch.Tensor) -> torch.Tensor:
@@ -1380,9 +1367,9 @@ def decode_step(
 ) -> torch.Tensor:  # fmt: skip
     """A few tokens, one after another: out [B, T, H, V]. Arguments as in `attention`.
 
-    base and residual [B, H, K, V], float32 and dense (as `attention` returns them, or contiguous), are updated in place:
-    each is read once and written once for all T tokens. There is no gradient; a tensor that requires one is refused.
-    Errors as in `attention`.
+    base and residual [B, H, K, V], float32 and dense (as `attention` returns them, or contiguous), are updated in
+    place: each is read once and written once for all T tokens. There is no gradient; a tensor that requires one is
+    refused. Errors as in `attention`.
     """
     gates = _checked(q, k, v, retention, write, correction, rule, clip, target, scale)
     shape = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
@@ -1473,9 +1460,9 @@ def _checked_bounds(cu_seqlens: Any, q: torch.Tensor) -> int:
         torch.int32, torch.int64
     ):  # fmt: skip
         raise TypeError(f"cu_seqlens must be a tensor [N + 1] of int32 or int64, got {_described(cu_seqlens)}")
-    if cu_seqlens.shape[0] < 2 or q.shape[0] != 1:
+    if cu_seqlens.shape[0] < 1 or q.shape[0] != 1:
         raise ValueError(
-            f"cu_seqlens must have at least two entries and q one row, got {cu_seqlens.shape[0]} and {q.shape[0]}"
+            f"cu_seqlens must have at least one entry and q one row, got {cu_seqlens.shape[0]} and {q.shape[0]}"
         )
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         bounds = cu_seqlens.tolist()

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the package torch is not installed; get it with: pip install torch")
@@ -106,3 +107,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         nn.load(tmp_path / "none.safetensors")
     with pytest.raises(TypeError, match=r"layer must be one of attnlab\.nn's, got Linear"):
         nn.save(torch.nn.Linear(2, 2), tmp_path / "linear.safetensors")
+
+
+def test_numbers_of_numpy_are_stored_like_others(tmp_path):
+    layer = nn.RACEAttention(24, 3, planes=np.int64(2), tables=np.int64(3), sharpness=np.float32(2), seed=np.int64(5))
+    nn.save(layer, tmp_path / "layer.safetensors")
+    assert nn.load(tmp_path / "layer.safetensors").config == layer.config

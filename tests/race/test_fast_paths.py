@@ -216,3 +216,14 @@ def test_several_threads_may_call_at_once():
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(attnlab.race.attention, q, k, v, planes, 1.0, impl="numba") for _ in range(12)]
         assert all(np.array_equal(call.result(), want) for call in calls)
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+def test_no_gradient_of_a_carried_state_is_dropped_in_silence(impl):
+    torch = pytest.importorskip("torch", reason="the package torch is not installed; get it with: pip install torch")
+    if ABSENT.get(impl):
+        pytest.skip(ABSENT[impl])
+    q, k, v = qkv(4)
+    mass = torch.ones(B, H, 2, 4, requires_grad=True)
+    with pytest.raises(backend.Unsupported, match=r"state\.mass requires one"):
+        attnlab.race.attention(q, k, v, draw_planes(2, 2, K), state=(mass, torch.zeros(B, H, 2, 4, V)), impl=impl)

@@ -227,3 +227,28 @@ def test_a_gradient_names_the_gates_that_were_given():
             if theirs is not None:
                 assert ours.shape == theirs.shape
                 assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max(), name
+
+
+@pytest.mark.parametrize("rule", ["rdn", "rla", "gdn", "sgla"])
+def test_large_numbers_have_room_beside_a_scale_that_falls(rule):
+    """Values of 1e35 in a memory that halves with every token; and a gradient as large."""
+    given = case(rule, (1, 60, 1, 8, 8), RETENTIONS.index("one"))
+    given["retention"] = np.full_like(given["retention"], 0.52)
+    given |= {"v": 1e35 * given["v"], "clip": np.inf, "state": None}
+    wanted, out = reference.attention(**given), numba_impl.attention(**given)
+    assert row_error(out, wanted, 1e-2) < 1e-5
+    small = given | {"v": given["v"] / np.float32(1e35)}
+    slopes = numba_impl.gradient(**small, d_out=np.full(out.shape, 1e33, np.float32))
+    assert all(np.isfinite(x).all() for x in slopes[:3])
+
+
+@pytest.mark.parametrize("rule", ["linear", "sgla", "rla"])
+def test_rules_that_add_take_keys_whose_square_is_beyond_float32(rule):
+    """They recall nothing that they write; RLA's errors of infinity meet the clip."""
+    given = {"q": np.float32([[1, 0]]), "k": np.float32([[1e20, 0]]), "v": np.float32([[1.0]])}
+    given = {name: np.tile(x[None, None], (1, 4, 1, 1)) for name, x in given.items()}
+    ones = np.ones((1, 4, 1), np.float32)
+    given |= dict.fromkeys(RULES[rule].gates, ones)
+    out, exact = (room.attention(**given, rule=rule) for room in (numba_impl, reference))
+    assert np.isfinite(exact).all()
+    assert np.allclose(out, exact, rtol=1e-6)

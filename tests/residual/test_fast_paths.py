@@ -344,3 +344,22 @@ def test_several_threads_may_call_at_once(impl):
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(attention, **given, impl=impl) for _ in range(12)]
         assert all(np.array_equal(call.result(), want) for call in calls)
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+def test_no_gradient_of_a_carried_memory_is_dropped_in_silence(impl):
+    torch = pytest.importorskip("torch", reason="the package torch is not installed; get it with: pip install torch")
+    if ABSENT.get(impl):
+        pytest.skip(ABSENT[impl])
+    given = single(arguments("rdn", carried=True))
+    given["state"] = State(given["state"].base, torch.tensor(given["state"].residual, requires_grad=True))
+    with pytest.raises(backend.Unsupported, match=r"state\.residual requires one"):
+        attention(**given, impl=impl)
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_a_memory_beyond_float32_is_refused(impl):
+    given = single(arguments("gdn", carried=True))
+    given["state"] = State(1e300 * np.ones(given["state"].base.shape), None)
+    with pytest.raises(backend.Unsupported, match="state has numbers too large"):
+        attention(**given, impl=impl)

@@ -11,9 +11,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnlab_kernels import race
+from attnlab_kernels import race, residual
 
-__all__ = ["RaceCase", "compiled", "race_arguments", "race_forward_and_backward"]
+__all__ = [
+    "RaceCase",
+    "ResidualCase",
+    "compiled",
+    "race_arguments",
+    "race_forward_and_backward",
+    "residual_arguments",
+    "residual_forward_and_backward",
+]
+
+KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 class RaceCase(NamedTuple):
@@ -32,9 +42,8 @@ class RaceCase(NamedTuple):
     @property
     def id(self) -> str:
         """Type, budget, widths and mask in one word."""
-        kind = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[self.dtype]
         config = "" if self.config is None else f"-{self.config}"
-        return f"{kind}-p{self.P}l{self.L}-k{self.K}v{self.V}{'-causal' if self.causal else ''}{config}"
+        return f"{KINDS[self.dtype]}-p{self.P}l{self.L}-k{self.K}v{self.V}{'-causal' if self.causal else ''}{config}"
 
 
 def race_arguments(case: RaceCase, device: str = "meta") -> dict[str, Any]:
@@ -84,6 +93,102 @@ def _race_decode(case: RaceCase) -> None:
     race.decode(*(arguments[name] for name in ("q", "k", "v", "planes", "beta", "mass", "content")))
 
 
+class ResidualCase(NamedTuple):
+    """One size, type and rule of residual linear attention: K and V widths of a head. `tied`: without a correction of
+    its own.
+    """
+
+    dtype: torch.dtype
+    rule: str = "rdn"
+    K: int = 128
+    V: int = 128
+    T: int = 4096
+    H: int = 4
+    tied: bool = False
+    target: str = "clip"
+    read_gates: bool = True
+    config: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Rule, type, widths and switches in one word."""
+        switches = [
+            *(["tied"] if self.tied else []),
+            *([] if self.target == "clip" else [self.target]),
+            *([] if self.read_gates else ["ungated"]),
+            *([] if self.config is None else [self.config]),
+        ]
+        return "-".join([self.rule, KINDS[self.dtype], f"k{self.K}v{self.V}", *switches])
+
+
+def residual_arguments(case: ResidualCase, device: str = "meta") -> dict[str, Any]:
+    """The arguments of `residual.forward`, which keeps what a gradient needs; q and k have length 1 or so, random
+    numbers where the device holds any.
+    """
+    generator = None if device == "meta" else torch.Generator(device).manual_seed(0)
+    has, tokens = residual.RULES[case.rule], (1, case.T, case.H)
+
+    def draw(*shape: int, dtype: torch.dtype, size: float = 1.0) -> torch.Tensor:
+        if device == "meta":
+            return torch.empty(shape, dtype=dtype, device=device)
+        return (size * torch.randn(shape, device=device, generator=generator)).to(dtype)
+
+    def gate(wanted: bool) -> torch.Tensor | None:
+        if not wanted:
+            return None
+        if device == "meta":
+            return torch.empty(tokens, device=device)
+        return torch.rand(tokens, device=device, generator=generator)
+
+    def memory() -> torch.Tensor:
+        return torch.zeros(1, case.H, case.V, case.K, device=device).mT
+
+    return {
+        "q": draw(*tokens, case.K, dtype=case.dtype, size=case.K**-0.5),
+        "k": draw(*tokens, case.K, dtype=case.dtype, size=case.K**-0.5),
+        "v": draw(*tokens, case.V, dtype=case.dtype),
+        "alpha": gate(has.retention),
+        "beta": gate(has.write),
+        "gamma": gate(has.residual and not case.tied),
+        "base": memory(),
+        "residual": memory() if has.residual else None,
+        "cu_seqlens": None,
+        "rule": case.rule,
+        "clip": 1.0,
+        "target": case.target,
+        "read_gates": case.read_gates,
+        "scale": 1.0,
+        "keep": True,
+        "config": case.config or residual.default_config(case.dtype),
+    }
+
+
+def residual_forward_and_backward(
+    case: ResidualCase, device: str = "meta", watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> dict[str, Any]:
+    """As `race_forward_and_backward`, of one residual layer."""
+    arguments = residual_arguments(case, device)
+    with watch() as forward:
+        out, base, other, *kept = residual.forward(**arguments)
+    given = {name: x for name, x in arguments.items() if name not in ("base", "residual", "keep")}
+    given |= {"d_out": torch.ones_like(out), "d_base": torch.zeros_like(base)}
+    given["d_residual"] = None if arguments["residual"] is None else torch.zeros_like(other)
+    names = ("factors", "tiles", "kept_base", "kept_residual", "before_base", "before_residual")
+    given |= dict(zip(names, kept, strict=True))
+    with watch() as backward:
+        residual.backward(**given)
+    return {"forward": forward, "backward": backward}
+
+
+def _residual_forward(case: ResidualCase) -> None:
+    residual.forward(**residual_arguments(case) | {"keep": False})
+
+
+def _residual_decode(case: ResidualCase) -> None:
+    arguments = residual_arguments(case._replace(T=1))
+    residual.decode(**{name: x for name, x in arguments.items() if name not in ("cu_seqlens", "keep", "config")})
+
+
 def compiled() -> list[tuple[str, Callable[[], object]]]:
     """(id, operation) of all that the compile table covers: every kernel in every type, every configuration, and the
     widest rows.
@@ -99,4 +204,25 @@ def compiled() -> list[tuple[str, Callable[[], object]]]:
         (case.id, partial(race_forward_and_backward, case)) for case in cases
     ]
     decodes = [RaceCase(bf16), RaceCase(fp32, 6, 4, 256, 256)]
-    return operations + [(f"{case.id}-decode", partial(_race_decode, case)) for case in decodes]
+    operations += [(f"{case.id}-decode", partial(_race_decode, case)) for case in decodes]
+    return operations + _compiled_residual()
+
+
+def _compiled_residual() -> list[tuple[str, Callable[[], object]]]:
+    """Every kernel in every type, and what rules and switches make of them in bfloat16."""
+    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    cases = [
+        *(ResidualCase(bf16, rule) for rule in ("rdn", "rla", "gdn")),  # the others are these with less
+        ResidualCase(bf16, tied=True),
+        ResidualCase(bf16, target="log_cosh", read_gates=False),
+        ResidualCase(bf16, "gdn", K=256, V=256),
+        ResidualCase(fp16, K=64, V=64),
+        ResidualCase(fp32, K=32, V=32),
+        ResidualCase(fp32, K=16, V=16, config="short"),
+    ]
+    decodes = [ResidualCase(bf16), ResidualCase(fp32, "gdn", 256, 256)]
+    return [
+        *((case.id, partial(residual_forward_and_backward, case)) for case in cases),
+        (f"{cases[0].id}-inference", partial(_residual_forward, cases[0])),
+        *((f"{case.id}-decode", partial(_residual_decode, case)) for case in decodes),
+    ]
