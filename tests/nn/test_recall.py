@@ -261,3 +261,28 @@ def test_the_table_of_the_page_is_the_one_of_the_stored_runs(stored, capsys):
     printed = capsys.readouterr().out
     assert printed == STORED.with_suffix(".txt").read_text(encoding="utf-8")
     assert len(printed.splitlines()) == 2 + len(EVERY)
+
+
+def test_what_the_page_says_of_the_stored_runs(stored):
+    at_64 = {m: np.array([x["accuracy"]["64"] for x in stored["runs"] if x["method"] == m]) for m in EVERY}
+
+    def ahead(one, other):
+        return 100 * np.subtract.outer(at_64[one], at_64[other])
+
+    same_state = [ahead(one, two) for one in ("gdn", "sgla", "deltanet") for two in ("rla", "rdn")]
+    assert min(x.min() for x in same_state) == pytest.approx(8.4, abs=0.05)
+    assert max(x.max() for x in same_state) == pytest.approx(56.0, abs=0.05)
+    assert ahead("gdn", "gdn-values").min() > 0
+    assert min(ahead("gdn-values", "rla").min(), ahead("gdn-values", "rdn").min()) > 0
+    assert ahead("rla", "sgla-half").mean() == pytest.approx(11.0, abs=0.05)
+    assert (ahead("rla", "sgla-half").min(), ahead("rla", "sgla-half").max()) == pytest.approx((0.4, 26.1), abs=0.05)
+    assert ahead("rdn", "gdn-half").mean() == pytest.approx(32.8, abs=0.05)
+    failed, *learned = sorted(at_64["gdn-half"])
+    worst, *better = sorted(at_64["rdn"])
+    assert failed < 0.02
+    assert learned[0] < worst < learned[1] < min(better)
+    assert ahead("rla", "rdn").mean() > 0 > ahead("rla", "rdn").min()
+    assert at_64["race"].max() < min(at_64[m].mean() for m in EVERY if m not in ("race", "gdn-half"))
+    rates = {x["method"]: x["rate"] for x in stored["runs"]}
+    assert {m for m, rate in rates.items() if rate == 0.01} == {"rla", "rdn", "deltanet", "sgla-half"}
+    assert sum(rate == 0.03 for rate in rates.values()) == 6
