@@ -12,7 +12,7 @@
 # %%
 import json
 import os
-from pathlib import Path
+from importlib.resources import files
 
 import numpy as np
 import plotly.graph_objects as go
@@ -125,7 +125,7 @@ assert abs(best["rdn"] - best["deltanet"]) < 0.005
 # in place of wider keys, and GDN and sGLA at the paper's shape, with half of the state.
 
 # %%
-record = json.loads(Path("../docs/papers/associative_recall.json").read_text(encoding="utf-8"))
+record = json.loads((files("attnlab") / "nn" / "associative_recall.json").read_text(encoding="utf-8"))
 runs = {}
 for run in record["runs"]:
     runs.setdefault(run["method"], []).append(run)

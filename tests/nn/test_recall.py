@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch", reason="the package torch is not installed;
 from attnlab.nn import associative_recall as recall  # noqa: E402
 from attnlab.residual import RULES  # noqa: E402
 
-STORED = Path(__file__).parents[2] / "docs" / "papers" / "associative_recall.json"
+STORED = Path(__file__).parents[2] / "attnlab" / "nn" / "associative_recall.json"
+TABLE = Path(__file__).parents[2] / "docs" / "papers" / "associative_recall.txt"
 EVERY = recall.METHODS + recall.BESIDE
 TINY = recall.Setting(
     width=12, heads=2, key_width=4, value_width=4, blocks=1, hidden=10, keys=10, pairs=(2, 5), steps=6, tokens=60,
@@ -259,7 +260,7 @@ def test_the_stored_accuracies_are_no_chance_and_no_certainty(stored):
 def test_the_table_of_the_page_is_the_one_of_the_stored_runs(stored, capsys):
     assert recall.main(["--out", str(STORED), "--table"]) == 0
     printed = capsys.readouterr().out
-    assert printed == STORED.with_suffix(".txt").read_text(encoding="utf-8")
+    assert printed == TABLE.read_text(encoding="utf-8")
     assert len(printed.splitlines()) == 2 + len(EVERY)
 
 
