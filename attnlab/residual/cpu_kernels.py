@@ -61,7 +61,7 @@ from attnlab.residual.params import RULES
 __all__ = ["Kept", "backward", "forward", "keep"]
 
 TILES = 8, 16, 24  # tokens of a chunk: the last, or the first that holds the longest sequence
-SPAN = 8
+SPAN = 8  # chunks between two states that are kept for the gradient
 BLOCK = LANES  # rows that a piece solves at a time
 SMALL = np.float32(2.0**-8)  # a state's scale below this is multiplied in; so much of float32's range is lost
 SHORT = 2048  # token-heads below which a second thread costs more than it brings
@@ -144,7 +144,7 @@ class Slopes(NamedTuple):
 class Grads(NamedTuple):
     """Arrays of a chunk's gradient."""
 
-    rows: np.ndarray  # [7, tile], see below
+    rows: np.ndarray  # [8, tile], see below
     le: np.ndarray  # [tile, tile]: gradient of Le
     u: np.ndarray  # [tile, tile]: dO U^T
     w: np.ndarray  # [tile, tile]: dO W^T
