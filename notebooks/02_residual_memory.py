@@ -57,6 +57,11 @@ assert np.allclose(out[0, 1, 0], asked)
 assert np.linalg.norm(asked - v[0]) < np.linalg.norm(k[0] @ S - v[0])
 
 # %% [markdown]
+# That was RLA, which adds. **RDN** (p. 5) lets both memories write what they lack instead: not v but v - alpha k S goes
+# into S, and not the kept error r but r - alpha k R into R. Without a second memory the same two writes are sGLA (adds,
+# forgets by a gate; RetNet forgets by a fixed factor) and Gated DeltaNet (writes what is lacking).
+
+# %% [markdown]
 # ## Move it
 #
 # A stream of key-value pairs; every query asks for the value of an earlier token. Draw over the three **gates** with
@@ -163,19 +168,21 @@ assert wide[gdn] < 0.95 * wide[rdn]  # but with the same state the single memory
 
 # %% [markdown]
 # This is recall of random pairs through gates that nobody trained. What training makes of the two memories is another
-# question, and needs a trained model.
+# question; [08_associative_recall](08_associative_recall.ipynb) trains models to answer it.
 
 # %% [markdown]
 # ## The same operator, faster
 #
 # Every implementation that can run here, for the dials of the panel above, against the float64 reference. The tolerance
-# is computed.
+# is computed. Without a GPU the Triton kernel is interpreted, in a process of its own: its numbers are compared, and it
+# has no speed.
 
 # %%
 case, terms = view.verification(ResidualParams(rule="rdn", tokens=64, retention=[1, 0.9, 1, 0, 1, 0.5, 1, 1]))
 for report in parity.verify("residual", case, terms=terms):
     print(
-        f"{report.impl:<10}", report.why_not or f"error {report.max_rel:.1e} of a row, allowed {report.tolerance:.1e}"
+        f"{report.impl:<10}",
+        report.why_not or f"{report.device}: error {report.max_rel:.1e} of a row, allowed {report.tolerance:.1e}",
     )
     assert report.ok or report.why_not
 
@@ -208,7 +215,8 @@ assert np.allclose(np.concatenate([first, second], axis=1), whole, rtol=0, atol=
 # Keys and values from SmolLM2-135M-Instruct, its keys divided by their lengths; the gates are still the curves you
 # draw. Keys of one head point in much the same direction. A memory that only adds sums that direction up with every
 # token, and is soon off by many times the size of a value; R, taught by clipped errors, cannot hold it back. A delta
-# rule can. Whether R helps it depends on the head.
+# rule can. Whether R helps it depends on the head. None of this is a verdict on RLA: the model that made these keys was
+# trained with softmax.
 
 # %%
 mean_cosine, better = [], 0

@@ -55,7 +55,7 @@ export const words = {
   },
   recall: {
     title: "Recall by age",
-    caption: "How far each past value is from what its key recalls, over the size of values.",
+    caption: "How far each past value is from what its key recalls, over the size of values: nothing recalled is about 1. Keys are drawn, gates not trained.",
     source: "this project; reads: p. 5",
     x: "tokens since it was written",
     y: "recall error",
@@ -93,7 +93,7 @@ export const words = {
   },
   budget: {
     title: "At the same budget",
-    caption: (numbers) => `Bars: mean recall error with ${numbers} numbers of state. Lines: at the same key width.`,
+    caption: (numbers) => `Bars: mean recall error with ${numbers} numbers of state. The short lines: with the same key width in every rule.`,
     source: "this project",
     x: "recall error",
     at: (rule, numbers) => `mean recall error of ${rule} with ${numbers} numbers of state`,
