@@ -117,6 +117,17 @@ def test_packed_sequences_on_the_gpu_have_the_same_bits_as_one_by_one():
             assert torch.equal(one, two[n : n + 1])
 
 
+def test_more_sequences_than_a_launch_has_in_one_direction():
+    """70,000 of one token, each of which reads what it wrote."""
+    N = 70_000
+    case = Case("gdn", T=N, B=1, H=1, K=16, V=16, dtype=FP32, retention="mild")
+    q, k, v, retention, write, _ = (on_gpu(case.inputs())[name] for name in ("q", "k", "v", *GATES))
+    cu = torch.arange(N + 1, dtype=torch.int32, device=DEVICE)
+    out, *_ = residual.attention(q, k, v, retention, write, rule="gdn", cu_seqlens=cu)
+    wanted_out = ((q * k).sum(-1) * write)[..., None] * v
+    torch.testing.assert_close(out, wanted_out, rtol=2.0**-16, atol=2.0**-16)
+
+
 def test_outputs_of_more_than_2_31_numbers_are_reached_in_64_bits():
     """The last head of the last tokens lies beyond what 32 bits count. Only the forward pass: 13 GB."""
     H, T = 32, 2**31 // (32 * 128) + 64

@@ -21,7 +21,7 @@ the tests of the room that they concern:
     the interpreter's bfloat16, and NumPy 2.4: triton-lang/triton 4972, 9171, 11584
         only the Triton room is concerned: tests/kernels
     more sequences than a GPU's launch may have in one direction: fla 1077
-        there is no launch on a CPU; for the Triton room tests/kernels
+        below for the CPU, where there is no launch; kernels/test_residual_gpu for the Triton room
 """
 
 import importlib.util
@@ -337,3 +337,18 @@ def test_a_state_has_both_memories_by_name():
     given = arguments("rdn", T=6, carried=True)
     with pytest.raises(ValueError, match=r"state\.residual must be given"):
         attention(**given | {"state": State(given["state"].base, None)})
+
+
+# fla 1077
+@pytest.mark.skipif(bool(backend.why_not("numba", "residual")), reason=str(backend.why_not("numba", "residual")))
+def test_seventy_thousand_sequences_are_each_their_own():
+    """Of one token each, which reads what it wrote."""
+    N = 70_000
+    given = {
+        name: x.astype(np.float32)
+        for name, x in arguments("gdn", B=1, T=N, H=1, K=2, V=3).items()
+        if name != "rule" and x is not None
+    }
+    out = attention(**given, rule="gdn", cu_seqlens=np.arange(N + 1), impl="numba")
+    overlap = np.einsum("bthk,bthk->bth", given["q"], given["k"])
+    np.testing.assert_allclose(out, (overlap * given["write"])[..., None] * given["v"], rtol=1e-5, atol=1e-6)
