@@ -45,6 +45,7 @@ export const words = {
     title: "Weights",
     errors: "How much of each past error, kept in *R*, an output adds.",
     values: "How much of each past value, kept in *S*, an output adds.",
+    only: "How much of each past value an output adds. This rule keeps no errors.",
     source: "unrolled by this project, from p. 5",
     of: (what, query, key) => `weight of the ${what} at ${key} for ${query}`,
     what: { errors: "error", values: "value" },

@@ -98,7 +98,7 @@ function weights(context) {
   const most = farthest(array);
   return pairMatrix({
     title: words.weights.title,
-    caption: words.weights[what],
+    caption: words.weights[rule.residual ? what : "only"],
     source: words.weights.source,
     array,
     min: -most,
