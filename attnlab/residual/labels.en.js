@@ -12,7 +12,7 @@ const gate = { alpha: "α", beta: "β", gamma: "γ" };
 
 export const words = {
   title: "Residual error memory",
-  subtitle: "arXiv:2509.25223v1 · a second memory keeps what the first one got wrong",
+  subtitle: "arXiv:2509.25223v1 · a second memory keeps what the first one got wrong (nothing is trained)",
   choices: {
     ...rules,
     clip: "clipped to ±c",
@@ -56,7 +56,7 @@ export const words = {
   },
   recall: {
     title: "Recall by age",
-    caption: "How far each past value is from what its key recalls, over the size of values: nothing recalled is about 1. Keys are drawn, gates not trained.",
+    caption: "How far each past value is from what its key recalls; nothing recalled is about 1.",
     source: "this project; reads: p. 5",
     x: "tokens since it was written",
     y: "recall error",
@@ -94,7 +94,7 @@ export const words = {
   },
   budget: {
     title: "At the same budget",
-    caption: (numbers) => `Bars: mean recall error with ${numbers} numbers of state. The short lines: with the same key width in every rule.`,
+    caption: (numbers) => `Bars: mean recall error with ${numbers} numbers of state. Lines: at the same key width.`,
     source: "this project",
     x: "recall error",
     at: (rule, numbers) => `mean recall error of ${rule} with ${numbers} numbers of state`,
