@@ -21,7 +21,8 @@ whose own product (sgemm) makes 100 to 103 GF/s, both cores busy with other work
     6.39     the gradient at first
     6.16     the gradient of the state over its scale, and its inner product with the state in one walk over 8 x 8
              blocks, in place of a second copy of it, turned
-    no gain  spans of 4 and 16 chunks; asking for the next state of a span ahead of time
+    no gain  spans of 4 and 16 chunks; asking for the next state of a span ahead of time; the gradient of the state
+             turned, which spares its inner product the transposition
 """
 
 import threading
