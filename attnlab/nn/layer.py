@@ -96,12 +96,12 @@ class Layer(nn.Module):
         return y[:, 0], state
 
     def attend(self, x: Any, q: Any, k: Any, v: Any, state: Any, cu_seqlens: Any) -> tuple[Any, Any]:
-        """(o [B, T, H, V], state) of the operator."""
-        raise NotImplementedError
+        """(o [B, T, H, V], state) of the operator; each layer has its own."""
+        raise NotImplementedError(f"{type(self).__name__} must have an `attend`: Layer alone is no attention")
 
     def state_elements(self, tokens: int) -> int:
-        """How many numbers the state of one sequence holds after so many tokens."""
-        raise NotImplementedError
+        """How many numbers the state of one sequence holds after so many tokens; each layer has its own."""
+        raise NotImplementedError(f"{type(self).__name__} must have a `state_elements`: Layer alone keeps no state")
 
     def extra_repr(self) -> str:
         """What the layer was built with."""

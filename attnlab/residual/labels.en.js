@@ -12,7 +12,7 @@ const gate = { alpha: "α", beta: "β", gamma: "γ" };
 
 export const words = {
   title: "Residual error memory",
-  subtitle: "arXiv:2509.25223v1 · a second memory keeps what the first one got wrong (nothing is trained)",
+  subtitle: "arXiv:2509.25223v1 · a second memory keeps what the first one got wrong; nothing is trained",
   choices: {
     ...rules,
     clip: "clipped to ±c",
@@ -45,7 +45,6 @@ export const words = {
     title: "Weights",
     errors: "How much of each past error, kept in *R*, an output adds.",
     values: "How much of each past value, kept in *S*, an output adds.",
-    only: "How much of each past value an output adds. This rule keeps no errors.",
     source: "unrolled by this project, from p. 5",
     of: (what, query, key) => `weight of the ${what} at ${key} for ${query}`,
     what: { errors: "error", values: "value" },

@@ -98,7 +98,7 @@ function weights(context) {
   const most = farthest(array);
   return pairMatrix({
     title: words.weights.title,
-    caption: words.weights[rule.residual ? what : "only"],
+    caption: words.weights[what] + (rule.residual ? "" : ` ${words.clip.none}`),
     source: words.weights.source,
     array,
     min: -most,

@@ -335,3 +335,11 @@ def test_gates_keep_their_precision_under_autocast():
 def test_a_layer_is_only_of_what_can_be_trained():
     with pytest.raises(ValueError, match="impl must be one of 'torch', 'triton', got 'numba'"):
         nn.SoftmaxAttention(8, 2, impl="numba")
+
+
+def test_a_layer_without_an_operator_says_so():
+    bare = nn.layer.Layer(8, 2, None, None, True, False, "torch")
+    with pytest.raises(NotImplementedError, match="Layer must have an `attend`"):
+        bare(torch.zeros(1, 1, 8))
+    with pytest.raises(NotImplementedError, match="Layer must have a `state_elements`"):
+        bare.state_elements(3)

@@ -213,7 +213,7 @@ def test_two_panels_do_not_share_a_state():
 def test_the_module_text_is_whole_and_small(panel):
     assert "export default" in panel._esm
     assert len(panels.source("race").encode()) < 150_000
-    assert len(panel._esm.encode()) < 57_000  # of the 60 KB that a panel may leave in a saved notebook
+    assert len(panel._esm.encode()) < 55_000  # of the 60 KB that a panel may leave in a saved notebook
     assert len(json.dumps(panel.state)) < 1_000
 
 

@@ -110,5 +110,5 @@ def test_a_real_head_is_sent_when_it_is_chosen(panel):
 def test_the_module_text_is_whole_and_small(panel):
     assert "export default" in panel._esm
     assert len(panels.source("residual").encode()) < 150_000
-    assert len(panel._esm.encode()) < 57_000  # of the 60 KB that a panel may leave in a saved notebook
+    assert len(panel._esm.encode()) < 55_000  # of the 60 KB that a panel may leave in a saved notebook
     assert len(json.dumps(panel.state)) < 1_000
