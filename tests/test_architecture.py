@@ -29,7 +29,7 @@ FOUNDATION = {
     "interpreted": {"arrays", "backend"},
     "progress": set(),
     "lanes": set(),
-    "tensors": set(),  # needs torch; for the rooms that have it
+    "tensors": {"backend"},  # needs torch; for the rooms that have it
 }
 
 # What a file above it may see beside the foundation; bench/race.py and its like also see the mechanism of their name.

@@ -15,7 +15,7 @@ import torch
 
 from attnlab.backend import Unsupported
 from attnlab.race.tensors import carried, given_back, in_range, refuse
-from attnlab.tensors import all_numpy, as_tensor, unit
+from attnlab.tensors import all_numpy, as_tensor, in_float32, on_one_gpu, unit
 from attnlab_kernels import race
 
 
@@ -40,7 +40,7 @@ def attention(
     not on a GPU. ValueError if they are on several.
     """
     refuse("triton", variant, planes)
-    numpy, device = all_numpy(q, k, v, planes, sharpness), _place(q=q, k=k, v=v)
+    numpy, device = all_numpy(q, k, v, planes, sharpness), on_one_gpu(race, q=q, k=k, v=v)
     q, k, v, planes, beta = (as_tensor(x) for x in (q, k, v, planes, sharpness))
     (L, P, K), (B, _, H, V) = planes.shape[-3:], v.shape
     _covers("planes", P, race.MAX_PLANES)
@@ -51,7 +51,7 @@ def attention(
     with torch.autocast(device.type, enabled=False):  # the types are the ones named above
         if normalize:
             q, k = (unit(x if x.dtype == torch.float64 else x.float()) for x in (q, k))
-        q, k, v, planes = (_narrow(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
+        q, k, v, planes = (in_float32(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("planes", planes)))
         out_dtype, widest = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = (x.to(widest) for x in (q, k, v))
         state = carried(state, (B, H, L, 2**P), V, device)
@@ -59,36 +59,6 @@ def attention(
     return given_back(out.to(out_dtype), mass, content, numpy=numpy, return_state=return_state)
 
 
-def _place(**arrays):
-    """Where the kernels run: on the GPU of the tensors among q, k and v, on torch's current one if there is none."""
-    tensors = {name: x for name, x in arrays.items() if isinstance(x, torch.Tensor)}
-    device = next((x.device for x in tensors.values()), torch.device("cpu" if race.INTERPRETED else "cuda"))
-    for name, x in tensors.items():
-        if x.dtype not in race.DTYPES:
-            raise Unsupported(
-                f"the triton implementation covers tensors of float32, float16 and bfloat16, got {name} of {x.dtype}; "
-                "convert it, or use impl='torch'."
-            )
-        if not (x.is_cuda or race.INTERPRETED):
-            raise Unsupported(
-                f"{name} must be on a GPU for impl='triton', got a tensor on {x.device}; move it there, or use "
-                "impl='torch'."
-            )
-        if x.device != device:
-            raise ValueError(f"{name} must be on {device} as {next(iter(tensors))}, got a tensor on {x.device}")
-    return device
-
-
 def _covers(name, size, largest):
     if not 1 <= size <= largest:
         raise Unsupported(f"the triton implementation covers {name} from 1 to {largest}, got {size}.")
-
-
-def _narrow(name, x):
-    """float64 as float32; raises Unsupported where that is too narrow for a number."""
-    if x.dtype != torch.float64:
-        return x
-    narrow = x.to(torch.float32)
-    if not bool(narrow.isfinite().all()):
-        raise Unsupported(f"the triton implementation computes in float32, and {name} has numbers too large for it.")
-    return narrow

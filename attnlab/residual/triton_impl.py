@@ -18,7 +18,7 @@ import torch
 from attnlab.backend import Unsupported
 from attnlab.residual.params import RULES
 from attnlab.residual.tensors import carried, gates, given_back, refuse, sequences
-from attnlab.tensors import all_numpy, as_tensor, unit
+from attnlab.tensors import all_numpy, as_tensor, in_float32, on_one_gpu, unit
 from attnlab_kernels import residual
 
 DECODED = 4  # tokens; a chunk's tables cost more than these one after another
@@ -52,7 +52,7 @@ def attention(
     """
     refuse("triton", rule, fitting)
     numpy = all_numpy(q, k, v, retention, write, correction, log_retention, *(state or ()))
-    device = _place(q=q, k=k, v=v)
+    device = on_one_gpu(residual, q=q, k=k, v=v)
     q, k, v = (as_tensor(x).to(device) for x in (q, k, v))
     (B, T, H, K), V, out_dtype = q.shape, v.shape[-1], v.dtype
     for name, width in (("key widths", K), ("value widths", V)):
@@ -61,7 +61,7 @@ def attention(
     with torch.autocast(device.type, enabled=False):  # the types are the ones named above
         if normalize:
             q, k = (unit(x if x.dtype == torch.float64 else x.float()) for x in (q, k))
-        q, k, v = (_narrow(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+        q, k, v = (in_float32(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
         if out_dtype == torch.float64:
             out_dtype = torch.float32
         widest = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
@@ -87,33 +87,3 @@ def attention(
             cuts = None if cu_seqlens is None else as_tensor(cu_seqlens).to(torch.int64)
             out, base, other = residual.attention(q, k, v, *given, **options, state=(base, other), cu_seqlens=cuts)
     return given_back(out.to(out_dtype), base, other, numpy=numpy, return_state=return_state)
-
-
-def _place(**arrays):
-    """Where the kernels run: on the GPU of the tensors among q, k and v, on torch's current one if there is none."""
-    tensors = {name: x for name, x in arrays.items() if isinstance(x, torch.Tensor)}
-    device = next((x.device for x in tensors.values()), torch.device("cpu" if residual.INTERPRETED else "cuda"))
-    for name, x in tensors.items():
-        if x.dtype not in residual.DTYPES:
-            raise Unsupported(
-                f"the triton implementation covers tensors of float32, float16 and bfloat16, got {name} of {x.dtype}; "
-                "convert it, or use impl='torch'."
-            )
-        if not (x.is_cuda or residual.INTERPRETED):
-            raise Unsupported(
-                f"{name} must be on a GPU for impl='triton', got a tensor on {x.device}; move it there, or use "
-                "impl='torch'."
-            )
-        if x.device != device:
-            raise ValueError(f"{name} must be on {device} as {next(iter(tensors))}, got a tensor on {x.device}")
-    return device
-
-
-def _narrow(name, x):
-    """float64 as float32; raises Unsupported where that is too narrow for a number."""
-    if x.dtype != torch.float64:
-        return x
-    narrow = x.to(torch.float32)
-    if not bool(narrow.isfinite().all()):
-        raise Unsupported(f"the triton implementation computes in float32, and {name} has numbers too large for it.")
-    return narrow
