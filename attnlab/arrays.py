@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Axes", "Float", "as_float", "as_numpy", "check", "dial", "flag", "one_of"]
+__all__ = ["Array", "Axes", "Float", "as_float", "as_numpy", "check", "check_shape", "dial", "flag", "one_of"]
 
 Array = np.ndarray
 Axes = dict[str, tuple[int, str]]  # letter -> (size, the argument that fixed it)
@@ -44,10 +44,19 @@ def check(name: str, array: Any, axes: str, sizes: Axes) -> Any:
     """
     if not hasattr(array, "shape"):
         array = np.asarray(array)
+    check_shape(name, array, axes, sizes, floating=True)
+    where = _first_not_finite(array)
+    if where is not None:
+        raise ValueError(f"{name} must be finite, got {float(as_numpy(array)[where])} at {list(where)}")
+    return array
+
+
+def check_shape(name: str, array: Any, axes: str, sizes: Axes, *, floating: bool = False) -> None:
+    """The same without a look at the numbers, which a cache may have no use for; real floating ones where asked."""
     letters = axes.split()
     shape = tuple(int(n) for n in array.shape)
     wanted = f"[{', '.join(letters)}]"
-    if not _is_real_float(array.dtype):
+    if floating and not _is_real_float(array.dtype):
         raise TypeError(f"{name} must hold real floating-point numbers, got dtype {_dtype_name(array.dtype)}")
     if len(shape) != len(letters):
         raise ValueError(f"{name} must be {wanted}, got {len(shape)} axes of sizes {shape}")
@@ -55,10 +64,6 @@ def check(name: str, array: Any, axes: str, sizes: Axes) -> Any:
         known, owner = sizes.setdefault(letter, (size, name))
         if size != known:
             raise ValueError(f"{name} must be {wanted} with {letter} = {known} as in {owner}, got {shape}")
-    where = _first_not_finite(array)
-    if where is not None:
-        raise ValueError(f"{name} must be finite, got {float(as_numpy(array)[where])} at {list(where)}")
-    return array
 
 
 def dial(name: str, value: Any, low: float, high: float, *, integer: bool = False) -> Any:

@@ -74,6 +74,7 @@ MECHANISM = {
     "comparisons": {"params", "reference"},
     "chunked": {"params"},  # the formulas that the fast rooms follow, to be read
     "near_misses": {"reference"},
+    "selectors": {"params", "reference"},
     "capacity": {"reference", "params", "theory"},
     "cpu_kernels": {"params"},  # stands on lanes; shared unchanged by numba_impl and torch_impl
     "tensors": {"params"},  # shared unchanged by torch_impl and triton_impl

@@ -1,0 +1,193 @@
+"""What HashAttention is told: learned maps, codes, budgets; the checks of its public doors; the dials of the panel.
+
+Letters: b `bits`, m `budget`, h codes, F maps. What is learned is data: a map is an array argument, and so are the
+codes that it made. B batch, T queries, S keys, H query heads, G key/value heads (a divisor of H), K and V widths,
+W = ceil(b / 32) words of a code.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnlab import draws, inputs
+from attnlab.arrays import Array, Axes, Float, as_float, check, check_shape, dial, flag
+from attnlab.dials import Dials, knob
+from attnlab.inputs import INPUTS, TOY, Inputs
+
+__all__ = [
+    "LARGEST_BITS",
+    "PROJECTIONS_STREAM",
+    "HashParams",
+    "Maps",
+    "check_arguments",
+    "check_codes",
+    "check_maps",
+    "check_selection",
+    "check_size",
+    "first_bits",
+    "random_maps",
+    "tokens_of",
+    "words",
+]
+
+PROJECTIONS_STREAM = 1
+ROWS_PER_HEAD = 8192  # of the stream of projections
+LARGEST_BITS = 4096
+Size = int | float  # of a set of tokens: a whole number of them, or a fraction of those that are visible
+
+
+class Maps(NamedTuple):
+    """F, one multi-layer perceptron a head: x -> SiLU(x w + b) -> ... -> x w + b, the last layer without SiLU. One
+    layer alone is a linear map, such as a random projection.
+    """
+
+    weights: tuple[Float[Array, "H I O"], ...]
+    biases: tuple[Float[Array, "H O"], ...]
+
+    @property
+    def bits(self) -> int:
+        """B: the width of the last layer."""
+        return int(self.biases[-1].shape[-1])
+
+
+def words(bits: int) -> int:
+    """W: how many 32-bit words hold so many bits."""
+    return -(-bits // 32)
+
+
+def random_maps(
+    bits: int, heads: int, head_width: int, seed: int = 0, centre: Float[Array, "H K"] | None = None
+) -> Maps:
+    """Standard normal projections, the random-projection LSH: bit i is the sign of w_i . x, or of w_i . (x - centre).
+
+    Row 8192 h + i of stream 1 is projection i of head h, so one more bit, head or column never changes the others.
+    """
+    dial("bits", bits, 1, LARGEST_BITS, integer=True)
+    dial("heads", heads, 1, 2**20, integer=True)
+    dial("head_width", head_width, 1, 2**20, integer=True)
+    rows = (ROWS_PER_HEAD * np.arange(heads)[:, None] + np.arange(bits)).ravel()
+    w = draws.normal(seed, PROJECTIONS_STREAM, rows, head_width).reshape(heads, bits, head_width)
+    shift = np.zeros((heads, bits))
+    if centre is not None:
+        check("centre", centre, "H K", {"H": (heads, "heads"), "K": (head_width, "head_width")})
+        shift = -np.einsum("hbk,hk->hb", w, as_float(centre))
+    return Maps((np.ascontiguousarray(np.swapaxes(w, 1, 2)),), (shift,))
+
+
+def first_bits(maps: Maps, bits: int) -> Maps:
+    """The maps of the first `bits` bits alone."""
+    dial("bits", bits, 1, maps.bits, integer=True)
+    return Maps((*maps.weights[:-1], maps.weights[-1][..., :bits]), (*maps.biases[:-1], maps.biases[-1][..., :bits]))
+
+
+def tokens_of(size: Size, visible: int) -> int:
+    """How many tokens a size is, where so many are visible: itself if whole, else that fraction of them, rounded down;
+    never more than there are.
+    """
+    return min(int(size) if isinstance(size, (int, np.integer)) else int(np.floor(size * visible)), visible)
+
+
+# -- the checks of the public doors --
+
+
+def check_size(name: str, size: Any) -> None:
+    """A whole number of tokens from 0 on, or a fraction in [0, 1] with a point: 1 is one token, 1.0 all of them."""
+    whole = isinstance(size, (int, np.integer))
+    dial(name, size, 0, 2**40 if whole else 1, integer=whole)
+
+
+def check_codes(name: str, codes: Any, axes: str, sizes: Axes) -> None:
+    """Codes are words of 32 bits: uint32, or int32 with the same bits, which is what torch computes with."""
+    if not hasattr(codes, "shape") or str(codes.dtype).removeprefix("torch.") not in ("uint32", "int32"):
+        came = str(codes.dtype).removeprefix("torch.") if hasattr(codes, "dtype") else type(codes).__name__
+        raise TypeError(f"{name} must be words of 32 bits, uint32 or int32, got {came}")
+    check_shape(name, codes, axes, sizes)
+
+
+def check_maps(name: str, maps: Any, heads: int, width: int) -> None:
+    """Maps for so many heads of such a width, layers that fit one another, finite numbers."""
+    if not isinstance(maps, tuple) or len(maps) != 2 or len(maps[0]) != len(maps[1]) or not len(maps[0]):
+        raise ValueError(f"{name} must be Maps(weights, biases), as many of one as of the other, got {maps!r:.80}")
+    before = (width, "x")
+    for n, (weight, bias) in enumerate(zip(*maps, strict=True)):
+        sizes: Axes = {"H": (heads, "x"), "I": before}
+        check(f"{name}.weights[{n}]", weight, "H I O", sizes)
+        check(f"{name}.biases[{n}]", bias, "H O", sizes)
+        before = (sizes["O"][0], f"{name}.weights[{n}]")
+    dial(f"bits of {name}", before[0], 1, LARGEST_BITS, integer=True)
+
+
+def check_arguments(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal, scale, return_lse) -> None:
+    """Refuse what no implementation can compute; each error names the argument, what was wanted and what came.
+
+    q must be finite. k and v are not read for this: what is not selected may hold anything, as the spare end of a cache
+    does.
+    """
+    of_q: Axes = {}
+    check("q", q, "B T H K", of_q)
+    sizes: Axes = {letter: of_q[letter] for letter in "BK"}
+    check_shape("k", k, "B S G K", sizes, floating=True)
+    check_shape("v", v, "B S G V", sizes, floating=True)
+    _divides("k", sizes["G"][0], of_q["H"][0])
+    known = {**{letter: of_q[letter] for letter in "BTH"}, "S": sizes["S"]}
+    options: dict[str, Any] = {"budget": budget, "sinks": sinks, "window": window, "causal": causal}
+    check_selection(query_codes, key_codes, **options, known=known, groups=sizes["G"][0])
+    if scale is not None:
+        dial("scale", scale, -1e30, 1e30)
+    flag("return_lse", return_lse)
+
+
+def check_selection(
+    query_codes, key_codes, *, budget, sinks, window, causal, known: Axes | None = None, groups: int | None = None
+) -> None:
+    """The same for the codes and the sizes of sets; `known` sizes are those of q and k, `groups` is G."""
+    sizes: Axes = dict(known or {})
+    check_codes("query_codes", query_codes, "B T H W", sizes)
+    of_keys: Axes = {letter: sizes[letter] for letter in "BSW" if letter in sizes}
+    check_codes("key_codes", key_codes, "B S C W", of_keys)
+    heads, coded = sizes["H"][0], of_keys["C"][0]
+    _divides("key_codes", coded, heads)
+    if groups is not None and coded not in (groups, heads):
+        raise ValueError(
+            f"key_codes must have a code a key/value head ({groups}) or a query head ({heads}), got {coded}"
+        )
+    T, S = sizes["T"][0], of_keys["S"][0]
+    if flag("causal", causal) and T > S:
+        raise ValueError(f"k must have at least as many positions as q where causal, so S >= {T}, got S = {S}")
+    for name, size in {"budget": budget, "sinks": sinks, "window": window}.items():
+        check_size(name, size)
+
+
+def _divides(name: str, heads: int, of_q: int) -> None:
+    if heads != of_q and (heads == 0 or of_q % heads):
+        raise ValueError(f"{name} must have a number of heads that divides the {of_q} of q, got {heads}")
+
+
+# -- the dials of the panel --
+
+
+@dataclass(frozen=True)
+class HashParams(Dials):
+    """The dials of the panel with their ranges and the paper's letters; slider, test and notebook use the same ones.
+
+    Raises ValueError with the dial's name, its range and what came.
+    """
+
+    bits: int = knob(32, 1, 64, label="bits", paper="b")
+    budget: int = knob(16, 0, 128, label="budget", paper="m")
+    sinks: int = knob(4, 0, 64, label="sinks")
+    window: int = knob(8, 0, 64, label="window")
+    tokens: int = knob(64, 8, 256, label="tokens", paper="n")
+    head_width: int = knob(16, 2, 64, label="head width", paper="d")
+    seed: int = knob(0, 0, 9999, label="seed")
+    input: str = knob(TOY, label="input", choices=INPUTS)
+
+    @property
+    def width(self) -> int:
+        """The head width in force: the dial's for toy tokens, the model's for a real head."""
+        return inputs.width(self.input, self.head_width)
+
+    def inputs(self) -> Inputs:
+        """Toy clusters drawn from the seed, or the first `tokens` positions of a window of a real head."""
+        return inputs.inputs(self.input, self.tokens, self.head_width, self.seed)
