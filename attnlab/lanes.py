@@ -5,8 +5,8 @@ piece is written one level lower: a Python function that emits LLVM's vector ins
 registers hold what they should. LLVM still chooses the machine's instructions: eight lanes are one AVX register, half
 an AVX-512 one, or two of NEON.
 
-A piece takes addresses (int64, in bytes), strides and counts (int64, in numbers, not bytes). It returns nothing, checks
-nothing and keeps nothing alive: whoever calls it owns the memory. A piece is made once, at
+A piece takes addresses (int64, in bytes), strides and counts (int64, in numbers, not bytes). It returns nothing or an
+int64, checks nothing and keeps nothing alive: whoever calls it owns the memory. A piece is made once, at
 import, and never for a size: Numba keeps on disk only what does not close over such things.
 """
 
@@ -124,7 +124,19 @@ class Lanes:
 
     def spread(self, address: Any) -> Any:
         """The number here, in every lane."""
-        return self.splat(self.b.load(self.b.inttoptr(address, F32.as_pointer()), align=4))
+        return self.splat(self.number_at(address))
+
+    def number_at(self, address: Any) -> Any:
+        """The number here, by itself."""
+        return self.b.load(self.b.inttoptr(address, F32.as_pointer()), align=4)
+
+    def put_number(self, x: Any, address: Any) -> None:
+        """A number by itself to here."""
+        self.b.store(x, self.b.inttoptr(address, F32.as_pointer()), align=4)
+
+    def integer_at(self, address: Any) -> Any:
+        """The int64 here."""
+        return self.b.load(self.b.inttoptr(address, I64.as_pointer()), align=8)
 
     def splat(self, x: Any) -> Any:
         """A scalar in every lane."""
@@ -192,6 +204,16 @@ class Lanes:
         lanes = ir.Constant(INTS, list(range(first, first + LANES)))
         return b.select(b.icmp_signed(comparison, lanes, bounds), x, self.number(0))
 
+    def alone(self, x: Any) -> Any:
+        """A scalar in the first lane, 0 in the others."""
+        return self.b.insert_element(self.number(0), x, ir.Constant(I32, 0))
+
+    def across(self, x: Any, combine: Callable) -> Any:
+        """All lanes of x combined, in every lane."""
+        for step in (4, 2, 1):
+            x = combine(x, self.shuffle(x, x, [(i + step) % LANES for i in range(LANES)]))
+        return x
+
     def shuffle(self, x: Any, y: Any, lanes: list[int]) -> Any:
         """Lanes of x (0 to 7) and y (8 to 15) in this order."""
         return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
@@ -251,16 +273,17 @@ class Lanes:
 
 def piece(write: Callable) -> Any:
     """The function of these parameters (without the first, the `Lanes`), int64 each, that Numba functions may call:
-    `write` emits its code.
+    `write` emits its code. Where `write` is annotated to return an int, so does the function.
     """
+    returns = inspect.signature(write).return_annotation is int
     parameters = list(inspect.signature(write).parameters.values())[1:]
 
     def typed(context: Any, *arguments: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            write(Lanes(builder), *values)
-            return context.get_dummy_value()
+            value = write(Lanes(builder), *values)
+            return value if returns else context.get_dummy_value()
 
-        return types.void(*[types.int64] * len(parameters)), emit
+        return (types.int64 if returns else types.void)(*[types.int64] * len(parameters)), emit
 
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     typed.__name__, typed.__doc__ = write.__name__, write.__doc__
