@@ -52,6 +52,7 @@ sync: setup ## bring notebooks/*.py and their .ipynb twins together, outputs rem
 bench: setup ## fast paths beside their peers, kernels without a GPU, and the panels in a browser
 	@$(BIN)/attnlab bench race
 	@$(BIN)/attnlab bench residual
+	@$(BIN)/attnlab bench hashattention
 	@$(BIN)/attnlab bench kernels
 	@$(BIN)/attnlab bench panels
 

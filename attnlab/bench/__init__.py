@@ -31,6 +31,7 @@ __all__ = [
     "table", "threads", "verdict",
 ]  # fmt: skip
 
+DISTRIBUTIONS = {"faiss": "faiss-cpu"}  # what is installed under another name than it is imported by
 NOISY = 0.35  # relative spread (quartiles over median) above which a number is not judged
 WIDTH = 118  # of the printed table
 
@@ -60,6 +61,7 @@ def run(name: str, **options: Any) -> dict[str, Any]:
     module = importlib.import_module(f"attnlab.bench.{name}")
     missing = [package for package in module.NEEDS if importlib.util.find_spec(package) is None]
     if missing:
+        missing = [DISTRIBUTIONS.get(package, package) for package in missing]
         raise Unavailable(f"the benchmark needs {', '.join(missing)}; get it with: pip install {' '.join(missing)}")
     rows = module.rows(**options)
     return {"machine": machine(module.NEEDS) | module.about(**options), "verdict": verdict(rows), "rows": rows}
@@ -74,7 +76,10 @@ def machine(packages: Iterable[str] = ()) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
-        **{package: importlib.metadata.version(package) for package in ("numpy", *packages)},
+        **{
+            name: importlib.metadata.version(name)
+            for name in (DISTRIBUTIONS.get(package, package) for package in ("numpy", *packages))
+        },
     }
 
 

@@ -40,7 +40,7 @@ from attnlab.lanes import (
     up,
 )
 
-__all__ = ["LARGEST_WORDS", "Prepared", "attention", "encode", "select"]
+__all__ = ["LARGEST_WORDS", "SINGLE", "Call", "Prepared", "Sizes", "attention", "distances", "encode", "select"]
 
 LARGEST_WORDS = 2047  # of a code: distances fit two bytes, and the mark beyond the last key is above all of them
 SHORT_WORDS = 7  # up to which a distance, and that mark, fit a byte
@@ -396,7 +396,7 @@ def _sets(jobs, z, far, counts, lists, chosen, sets):
 
 
 @compiled
-def _part_distances(z, query, codes, far, first, n):
+def distances(z, query, codes, far, first, n):
     """Distances of n candidates from `first` on into their place; the smallest."""
     return _measure(z, codes + 4 * z.words * first, query, n, _at(far) + first * z.bytes)
 
@@ -519,8 +519,10 @@ class Desk:
         self.logits, self.state, self.y = (np.empty(n, np.float32) for n in (TILE, 3 * LANES, up(z.V)))
 
 
-class _Call:
-    """What `_outputs` and `_sets` are to do; `k` and `v`, where rows are to be read, are float32 in one piece."""
+class Call:
+    """What `_outputs` and `_sets` are to do, a row of `jobs` for each query and head; `k` and `v`, where rows are to be
+    read, are float32 in one piece.
+    """
 
     def __init__(self, query_codes, key_codes, *, budget, sinks, window, causal, k=None, v=None):
         (B, T, H, W), S = query_codes.shape, key_codes.shape[1]
@@ -539,11 +541,15 @@ class _Call:
         self.jobs = np.empty((B * T * H, 9), np.int64)
         plan = np.array(sizes, np.int64).reshape(T, 4)
         room = _plan(self.jobs, B, T, H, plan, address(self.query_codes), W, *places)
-        *self.room, self.largest, self.work = room
+        self.counted, self.listed, self.largest, self.work = room
 
     def desk(self):
         """Memory for one thread."""
-        return Desk(self.z, *self.room, self.largest)
+        return Desk(self.z, self.counted, self.listed, self.largest)
+
+    def choose(self, jobs, desk, sets):
+        """The sets of these jobs, each into its row of `sets` [B T H, N]."""
+        _sets(jobs, self.z, desk.far, desk.counts, desk.lists, desk.chosen, sets)
 
 
 def _heads(x):
@@ -583,15 +589,10 @@ def _by_heads(codes):
 
 def select(query_codes, key_codes, *, budget, sinks, window, causal, threads):
     """The set of every query, int64 [B, T, H, N], -1 after the last; codes are uint32. Nothing is checked."""
-    call = _Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal)
+    call = Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal)
     sets = np.full((len(call.jobs), call.largest), -1)
-
-    def run(jobs):
-        desk = call.desk()
-        _sets(jobs, call.z, desk.far, desk.counts, desk.lists, desk.chosen, sets)
-
-    _each(run, call.jobs, threads if call.work >= BUSY else 1)
-    return sets.reshape(*call.shape, sets.shape[-1])
+    _each(lambda jobs: call.choose(jobs, call.desk(), sets), call.jobs, threads if call.work >= BUSY else 1)
+    return sets.reshape(*call.shape, call.largest)
 
 
 def attention(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal, scale, threads):
@@ -599,7 +600,7 @@ def attention(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal,
     are in no set are not read.
     """
     k, v = steady(k), steady(v)
-    call = _Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal, k=k, v=v)
+    call = Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal, k=k, v=v)
     B, T, H = call.shape
     q = (np.float32(scale * LOG2E) * q).reshape(-1, q.shape[-1])
     out, lse = np.zeros((len(call.jobs), v.shape[-1]), np.float32), np.zeros(len(call.jobs), np.float32)
@@ -628,7 +629,7 @@ def _shared_out(z, job, q, out, lse, pool, threads):
     far = np.zeros(z.bytes * (left + scan.GROUP), np.uint8)
     threshold, equals = (1, 0) if m >= left else (0, 0)  # all at distance 0, or none
     if 0 < m < left:
-        smallest = min(pool.map(lambda part: _part_distances(z, query, codes, far, *part), parts))
+        smallest = min(pool.map(lambda part: distances(z, query, codes, far, *part), parts))
     _close(z, far, left)
     shares = [0] * len(parts)
     if 0 < m < left:

@@ -51,7 +51,7 @@ def attention(
 
 def encode(x, maps: Maps):
     """As `api.encode`; the maps are applied in float32."""
-    return cpu_kernels.encode(backend.narrow("numba", "x", x), cpu_kernels.Prepared(maps), threads=get_num_threads())
+    return Decoder(maps).encode(x)
 
 
 def select(query_codes, key_codes, *, budget, sinks=128, window=128, causal=True):
@@ -69,12 +69,13 @@ class Decoder:
     def __init__(self, query_maps: Maps):
         self.maps = cpu_kernels.Prepared(query_maps)
 
+    def encode(self, x):
+        """The codes of x [B, T, H, K] under these maps."""
+        return cpu_kernels.encode(backend.narrow("numba", "x", x), self.maps, threads=get_num_threads())
+
     def step(self, q, k, v, key_codes, **options):
-        """o [B, T, H, V] of `attention` with the codes of q [B, T, H, K] under these maps; its other arguments and
-        errors.
-        """
-        query_codes = cpu_kernels.encode(backend.narrow("numba", "q", q), self.maps, threads=get_num_threads())
-        return attention(q, k, v, query_codes, key_codes, **options)
+        """o [B, T, H, V] of `attention` with the codes of q [B, T, H, K]; its other arguments and errors."""
+        return attention(q, k, v, self.encode(q), key_codes, **options)
 
 
 def _words(name, codes):
