@@ -25,12 +25,15 @@ $(READY): pyproject.toml constraints.txt
 lab: setup ## open the notebooks in JupyterLab
 	@$(BIN)/attnlab lab
 
-# Triton interprets or compiles, and the environment decides at its import: two runs, the status is that of both.
+# Triton interprets or compiles, and the environment decides at its import: two runs for the kernels. All other tests
+# run beside them, for hardly one of either takes more than one core; their report comes last.
 INTERPRETED := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/kernels
 COMPILED    := env -u TRITON_INTERPRET $(BIN)/python -m pytest
 
-test: setup ## every test: the kernels interpreted, then all others in a run of their own
-	@$(INTERPRETED); interpreted=$$?; $(COMPILED) && exit $$interpreted
+test: setup ## every test: the kernels interpreted, then compiled, and beside them all others
+	@report=$$(mktemp); $(COMPILED) -m "not aot" > $$report 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
+	$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels; compiled=$$?; \
+	wait $$others; rest=$$?; cat $$report; rm $$report; exit $$((interpreted | compiled | rest))
 
 kernels: setup ## the tests of the kernels alone: interpreted, then compiled
 	@$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels && exit $$interpreted

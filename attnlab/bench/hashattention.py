@@ -8,8 +8,8 @@ top64.queries32.over_faiss   32 queries at once, 8,388,608 codes
 sixteenth.over_faiss         the n/16 nearest of n = 131,072, the budget of HashAttention at 16 times sparsity
 sixteenth.over_topk          over torch.topk on distances that are there already
 decode.over_sdpa             a whole decode step over 131,072 cached tokens of width 128 at 32 times sparsity: the
-                             query's code made, keys scanned, tokens selected, attended to; torch's attention of the
-                             same query over the same cache, over ours
+                             query's code made, keys scanned, tokens selected, attended to; torch's attention of a
+                             query over the same cache, over ours
 encode.of_sgemm              the rate of coding 16,384 keys (128-128-128-32), over that of sgemm
 decode.two_threads           what a second thread gains the step over 1,048,576 tokens
 decode.extra_memory          peak of resident memory of the step beside cache and output
@@ -42,6 +42,7 @@ NEEDS = ("faiss", "numba", "threadpoolctl", "torch")
 N_SCAN, N_MANY, N_CHOICE, N_STEP, N_LONG, N_ENCODE = 2**20, 2**23, 2**17, 2**17, 2**20, 2**14
 QUERIES, TOP, PART, SPARSITY, FIXED = 32, 64, 16, 32, 128
 K, HIDDEN, BITS, CROWDED = 128, 128, 32, 500
+STEPS = 16  # with different queries
 ROUNDS, MANY_ROUNDS, STEP_ROUNDS = 11, 5, 11
 
 OVER_FAISS, OF_SCAN, OVER_FAISS_MANY, OVER_FAISS_PART, OVER_TOPK, OVER_SDPA = 2.5, 1.3, 3.0, 6.0, 10.0, 15.0  # targets
@@ -223,10 +224,10 @@ def maps() -> Maps:
 
 
 def cache(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A query [1, 1, 1, K], and n keys and values [1, n, 1, K]."""
+    """STEPS queries [1, STEPS, 1, K], and n keys and values [1, n, 1, K]."""
     from attnlab.bench._tokens import tokens
 
-    return tokens(0, 1, 1, K), tokens(1, n, 1, K), tokens(2, n, 1, K)
+    return tokens(0, STEPS, 1, K), tokens(1, n, 1, K), tokens(2, n, 1, K)
 
 
 def _budget(n: int) -> int:
@@ -234,16 +235,34 @@ def _budget(n: int) -> int:
     return max(0, n // SPARSITY - 2 * FIXED)
 
 
-def step(n: int) -> tuple[Callable[[], Any], tuple[np.ndarray, ...], Callable[[], Any], Callable[[], Any]]:
-    """A whole decode step over n cached tokens; q, k, v; and the step's code and choice alone."""
-    from attnlab.hashattention import numba_impl
+class Step:
+    """Decode steps over n cached tokens, one for each of STEPS queries: what they select is more than the caches hold,
+    and the next query finds none of it there.
+    """
 
-    q, k, v = cache(n)
-    decoder, budget = numba_impl.Decoder(maps()), _budget(n)
-    key_codes = numba_impl.encode(k, maps())
-    encode = partial(decoder.encode, q)
-    select = partial(numba_impl.select, encode(), key_codes, budget=budget, **STEP)
-    return partial(decoder.step, q, k, v, key_codes, budget=budget, **STEP), (q, k, v), encode, select
+    def __init__(self, n: int):
+        from attnlab.hashattention import numba_impl
+
+        q, self.k, self.v = cache(n)
+        self.queries = [q[:, t : t + 1] for t in range(STEPS)]
+        self.decoder = numba_impl.Decoder(maps())
+        self.key_codes = numba_impl.encode(self.k, maps())
+        self.query_codes = [self.decoder.encode(q) for q in self.queries]
+        self.sizes = {"budget": _budget(n), **STEP}
+
+    def whole(self) -> list[np.ndarray]:
+        """Code, scan, choice, attention."""
+        return [self.decoder.step(q, self.k, self.v, self.key_codes, **self.sizes) for q in self.queries]
+
+    def encode(self) -> list[np.ndarray]:
+        """The codes of the queries alone."""
+        return [self.decoder.encode(q) for q in self.queries]
+
+    def select(self) -> list[np.ndarray]:
+        """Scan and choice alone."""
+        from attnlab.hashattention import numba_impl
+
+        return [numba_impl.select(code, self.key_codes, **self.sizes) for code in self.query_codes]
 
 
 def step_tasks() -> Tasks:
@@ -254,13 +273,13 @@ def step_tasks() -> Tasks:
     from attnlab.bench._tokens import tokens
     from attnlab.hashattention import cpu_kernels
 
-    ours, arrays, encode, select = step(N_STEP)
-    q, k, v = (torch.from_numpy(x).transpose(1, 2) for x in arrays)
+    ours = Step(N_STEP)
+    q, k, v = (torch.from_numpy(x).transpose(1, 2) for x in (ours.queries[0], ours.k, ours.v))
     keys = tokens(3, N_ENCODE, 1, K)
     tasks: Tasks = {
-        "decode.ours": partial(_again, ours, 10),
-        "decode.encode": partial(_again, encode, 10),
-        "decode.select": partial(_again, select, 10),
+        "decode.ours": ours.whole,
+        "decode.encode": ours.encode,
+        "decode.select": ours.select,
         "decode.sdpa": lambda: scaled_dot_product_attention(q, k, v),
         "encode": partial(cpu_kernels.encode, keys, cpu_kernels.Prepared(maps()), threads=1),
     }
@@ -269,7 +288,7 @@ def step_tasks() -> Tasks:
 
 def step_rows(seconds: Times) -> Rows:
     """The step against dense attention; coding against the product."""
-    over = ratios(seconds["decode.sdpa"], seconds["decode.ours"], 10)
+    over = ratios(seconds["decode.sdpa"], seconds["decode.ours"], STEPS)
     read = N_STEP // SPARSITY
     fewer = 2 * K * N_STEP / (2 * K * read + N_STEP)
     note = f"{read:,} of {N_STEP:,} tokens are read; the bytes that must be are {fewer:.1f} to 1"
@@ -283,11 +302,11 @@ def step_rows(seconds: Times) -> Rows:
 
 def long_tasks() -> Tasks:
     """The step over a longer cache, with one thread and with two."""
-    ours, *_ = step(N_LONG)
+    ours = Step(N_LONG)
 
     def on(number: int) -> None:
         bench.threads(number)
-        ours()
+        ours.whole()
 
     return {f"long.{number}": partial(on, number) for number in (1, 2)}
 
@@ -315,7 +334,7 @@ def _step_memory() -> _memory.Case:
         from attnlab.hashattention import numba_impl
 
         decoder = numba_impl.Decoder(maps())
-        return [decoder.step(q, k, v, key_codes, budget=_budget(k.shape[1]), **STEP)]
+        return [decoder.step(q[:, :1], k, v, key_codes, budget=_budget(k.shape[1]), **STEP)]
 
     return _memory.Case(case, run)
 
@@ -344,7 +363,7 @@ def time_rows(scans: Times, many: Times, step: Times) -> Rows:
         per = 1e9 / n / queries / again
         result.append(_time(f"hashattention.times.{name}", times, per, "ns/code", f"{n:,} codes"))
     for name in ("ours", "encode", "select", "sdpa"):
-        per = 1e6 if name == "sdpa" else 1e5
+        per = 1e6 if name == "sdpa" else 1e6 / STEPS
         result.append(_time(f"hashattention.times.decode.{name}", step[f"decode.{name}"], per, "us", ""))
     return [
         *result,

@@ -44,7 +44,7 @@ __all__ = ["LARGEST_WORDS", "SINGLE", "Call", "Prepared", "Sizes", "attention", 
 
 LARGEST_WORDS = 2047  # of a code: distances fit two bytes, and the mark beyond the last key is above all of them
 SHORT_WORDS = 7  # up to which a distance, and that mark, fit a byte
-BLOCK = 512  # keys whose smallest distance is compared at once
+BLOCK = 1024  # keys whose smallest distance is compared at once
 RARE = 400  # so many keys for each one wanted: then they stream
 MOST_LISTED = 2**18  # places in the lists of a stream
 TILE = 64  # selected tokens between two looks at the softmax's maximum
