@@ -602,7 +602,7 @@ def attention(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal,
     k, v = steady(k), steady(v)
     call = Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal, k=k, v=v)
     B, T, H = call.shape
-    q = (np.float32(scale * LOG2E) * q).reshape(-1, q.shape[-1])
+    q = np.ascontiguousarray(np.float32(scale * LOG2E) * q).reshape(B * T * H, q.shape[-1])
     out, lse = np.zeros((len(call.jobs), v.shape[-1]), np.float32), np.zeros(len(call.jobs), np.float32)
     if len(call.jobs) < threads and call.keys >= LONG:
         with ThreadPoolExecutor(threads) as pool:

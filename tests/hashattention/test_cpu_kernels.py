@@ -136,6 +136,16 @@ def test_other_types_are_converted_where_they_are_read_and_nowhere_else(dtype):
     close(got, expected, 40)
 
 
+def test_queries_and_rows_may_lie_in_any_order():
+    query, keys, sizes = call(8, 32, 200, T=1, budget=20)
+    q = random(0).normal(size=(13, 2)).astype(np.float32).T.reshape(1, 1, 2, 13)
+    k = random(1).normal(size=(1, 200, 1, 13)).astype(np.float32)[:, ::-1]
+    v = np.asfortranarray(random(2).normal(size=(1, 200, 1, 6)).astype(np.float32))
+    assert not q.flags.c_contiguous
+    got = hashattention.attention(q, k, v, query, keys, impl="numba", **sizes)
+    close(got, reference.attention(q, k, v, query, keys, **sizes), 40)
+
+
 def test_codes_beyond_what_two_bytes_count_are_refused():
     with pytest.raises(hashattention.api.backend.Unsupported, match="up to 2047 words, and query_codes has 2048"):
         hashattention.select(*(np.zeros((1, 1, 1, 2048), np.uint32),) * 2, budget=1, impl="numba")
