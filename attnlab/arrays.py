@@ -42,8 +42,7 @@ def check(name: str, array: Any, axes: str, sizes: Axes) -> Any:
     wrong rank, a size that contradicts an earlier argument, NaN or inf. Testing for NaN reads the whole array once (on
     a GPU this waits for the device).
     """
-    if not hasattr(array, "shape"):
-        array = np.asarray(array)
+    array = array if hasattr(array, "shape") else np.asarray(array)
     check_shape(name, array, axes, sizes, floating=True)
     where = _first_not_finite(array)
     if where is not None:
@@ -53,6 +52,7 @@ def check(name: str, array: Any, axes: str, sizes: Axes) -> Any:
 
 def check_shape(name: str, array: Any, axes: str, sizes: Axes, *, floating: bool = False) -> None:
     """The same without a look at the numbers, which a cache may have no use for; real floating ones where asked."""
+    array = array if hasattr(array, "shape") else np.asarray(array)
     letters = axes.split()
     shape = tuple(int(n) for n in array.shape)
     wanted = f"[{', '.join(letters)}]"

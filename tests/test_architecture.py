@@ -76,7 +76,8 @@ MECHANISM = {
     "near_misses": {"reference"},
     "selectors": {"params", "reference"},
     "capacity": {"reference", "params", "theory"},
-    "cpu_kernels": {"params"},  # stands on lanes; shared unchanged by numba_impl and torch_impl
+    "scan": set(),  # pieces over lanes
+    "cpu_kernels": {"params", "scan"},  # stands on lanes; shared unchanged by numba_impl and torch_impl
     "tensors": {"params"},  # shared unchanged by torch_impl and triton_impl
     "numba_impl": {"params", "cpu_kernels"},
     "numba_plain": set(),  # the version to read
@@ -93,8 +94,15 @@ MECHANISM = {
 
 # Where an optional package may be imported.
 HOMES = {
-    "numba": ["*/numba_impl.py", "*/numba_plain.py", "*/cpu_kernels.py", "attnlab/lanes.py", "attnlab/bench/*"],
-    "llvmlite": ["attnlab/lanes.py"],
+    "numba": [
+        "*/numba_impl.py",
+        "*/numba_plain.py",
+        "*/cpu_kernels.py",
+        "*/scan.py",
+        "attnlab/lanes.py",
+        "attnlab/bench/*",
+    ],
+    "llvmlite": ["attnlab/lanes.py", "*/scan.py"],
     "torch": [
         "*/torch_impl.py",
         "*/triton_impl.py",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnlab.arrays import as_float, check, dial, flag, one_of
+from attnlab.arrays import as_float, check, check_shape, dial, flag, one_of
 
 
 def test_sizes_met_once_bind_every_later_argument():
@@ -40,6 +40,30 @@ def test_the_first_number_that_is_not_finite_is_located():
         check("v", array, "B S H V", {})
 
 
+def test_a_shape_is_judged_without_a_look_at_the_numbers():
+    """What a cache has no use for may hold anything; whole numbers pass unless real ones are asked for."""
+    sizes = {}
+    check("q", np.zeros((2, 7)), "B T", sizes)
+    assert check_shape("k", np.full((2, 9), np.nan), "B S", sizes, floating=True) is None
+    assert check_shape("codes", np.zeros((2, 9, 4), np.uint32), "B S W", sizes) is None
+    assert sizes == {"B": (2, "q"), "T": (7, "q"), "S": (9, "k"), "W": (4, "codes")}
+
+
+@pytest.mark.parametrize(
+    ("array", "floating", "error", "words"),
+    [
+        (np.zeros((2, 9, 4), np.uint32), False, ValueError, "codes must be [B, S], got 3 axes of sizes (2, 9, 4)"),
+        (np.zeros((3, 9), np.uint32), False, ValueError, "codes must be [B, S] with B = 2 as in q, got (3, 9)"),
+        (np.zeros((2, 9), np.uint32), True, TypeError, "codes must hold real floating-point numbers, got dtype uint32"),
+        (np.zeros((2, 9), object), True, TypeError, "codes must hold real floating-point numbers, got dtype object"),
+    ],
+)
+def test_a_bad_shape_is_named_as_a_bad_array_is(array, floating, error, words):
+    with pytest.raises(error) as caught:
+        check_shape("codes", array, "B S", {"B": (2, "q")}, floating=floating)
+    assert words in str(caught.value), str(caught.value)
+
+
 def test_torch_tensors_are_judged_without_conversion():
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(1, 2, 3, 4, dtype=torch.bfloat16, requires_grad=True)
@@ -49,6 +73,10 @@ def test_torch_tensors_are_judged_without_conversion():
     with pytest.raises(ValueError, match=r"q must be finite, got nan at \[0, 0, 0, 0\]"):
         check("q", tensor * torch.nan, "B T H K", {})
     assert as_float(tensor).dtype == np.float64
+    sizes = {}
+    check_shape("k", tensor * torch.nan, "B T H K", sizes, floating=True)
+    with pytest.raises(ValueError, match=r"codes must be \[B, T\] with T = 2 as in k, got \(1, 3\)"):
+        check_shape("codes", torch.zeros(1, 3, dtype=torch.int32), "B T", sizes)
 
 
 @pytest.mark.parametrize("value", [0, 9, np.nan, np.inf, "3", None, True, 2.5])

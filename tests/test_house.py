@@ -135,21 +135,24 @@ def test_make_alone_prints_every_target():
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("target", ["test", "kernels"])
-@pytest.mark.parametrize(("interpreted", "compiled"), [(0, 0), (1, 0), (0, 2), (1, 2)])
-def test_both_runs_of_the_tests_happen_and_either_fails_the_whole(target, interpreted, compiled, tmp_path):
+@pytest.mark.parametrize("failing", [None, "1 -m pytest tests/kernels", "unset -m pytest -m aot tests/kernels",
+                                     "unset -m pytest -m not aot"])  # fmt: skip
+def test_every_run_of_the_tests_happens_and_any_fails_the_whole(target, failing, tmp_path):
     (tmp_path / "bin").mkdir()
     python, log = tmp_path / "bin" / "python", tmp_path / "log"
     python.write_text(
-        f'#!/bin/sh\necho "${{TRITON_INTERPRET-unset}} $*" >> {log}\n'
-        f'[ "${{TRITON_INTERPRET-unset}}" = 1 ] && exit {interpreted}\nexit {compiled}\n'
+        f'#!/bin/sh\nrun="${{TRITON_INTERPRET-unset}} $*"\necho "$run" >> {log}\necho "report of $run"\n'
+        f'[ "$run" = "{failing}" ] && exit 2\nexit 0\n'
     )
     python.chmod(0o755)
     (tmp_path / ".ready").touch()
     environment = os.environ | {"MAKEFLAGS": "", "TRITON_INTERPRET": "true"}  # whatever was set outside
     done = run("make", target, f"VENV={tmp_path}", env=environment)
-    assert (done.returncode == 0) is (interpreted == compiled == 0)
-    rest = {"test": "", "kernels": " -m aot tests/kernels"}[target]
-    assert log.read_text().splitlines() == ["1 -m pytest tests/kernels", f"unset -m pytest{rest}"]
+    kernels = ["1 -m pytest tests/kernels", "unset -m pytest -m aot tests/kernels"]
+    runs = {"test": [*kernels, "unset -m pytest -m not aot"], "kernels": kernels}[target]
+    assert (done.returncode == 0) is (failing not in runs)
+    assert sorted(log.read_text().splitlines()) == sorted(runs)
+    assert re.findall("^report of (.*)$", done.stdout, re.MULTILINE) == runs
 
 
 def test_a_run_either_interprets_kernels_or_leaves_those_tests_out_and_says_so():

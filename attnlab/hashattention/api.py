@@ -62,7 +62,8 @@ def encode(x: Float[Array, "B T H K"], maps: Maps, *, impl: str = "reference") -
     """The codes of x: words of 32 bits [B, T, H, W], W = ceil(b / 32), uint32 (int32 with the same bits from torch
     tensors). Bit i of word w is whether output 32 w + i of the head's map is above 0: 0.0, -0.0 and NaN give 0.
 
-    An output that rounding alone moves across 0 may give either bit in different implementations.
+    An output that rounding alone moves across 0 may give either bit in different implementations. For a code of every
+    query head over shared keys, repeat the heads of the keys first.
 
     Raises ValueError or TypeError naming the argument, backend.Unavailable and backend.Unsupported as `attention` does.
     Source: arXiv:2412.14468v2, Eq. 1, p. 4.
@@ -85,6 +86,9 @@ def select(
 ) -> Array:
     """The tokens that `attention` with these arguments reads: int64 [B, T, H, N] in rising order, -1 after the last of
     a set that is smaller than the largest. The same numbers from every implementation.
+
+    `query_codes` are [B, T, H, W], `key_codes` [B, S, C, W] with C a divisor of H: neighbours share a code. Sizes and
+    what is seen are as in `attention`.
 
     Raises as `attention` does. Source: arXiv:2412.14468v2, Eq. 2 and Sec. 4.1, pp. 4-5.
     """

@@ -56,16 +56,18 @@ def silu(x: Array) -> Array:
 def pack(features: Float[Array, "... b"]) -> Words:
     """Bit i of word w is features[32 w + i] > 0; so 0.0, -0.0 and NaN are 0, and so are the bits beyond b."""
     bits = as_numpy(features) > 0
-    room = np.zeros((*bits.shape[:-1], 32 * words(bits.shape[-1])), np.uint32)
-    room[..., : bits.shape[-1]] = bits
-    room = room.reshape(*bits.shape[:-1], -1, 32)
+    *before, b = bits.shape
+    room = np.zeros((*before, 32 * words(b)), np.uint32)
+    room[..., :b] = bits
+    room = room.reshape(*before, words(b), 32)
     return np.bitwise_or.reduce(room << np.arange(32, dtype=np.uint32), axis=-1)
 
 
 def unpack(codes: Words, bits: int) -> Array:
     """The bits as 0 and 1, uint8 [..., b]."""
     every = as_words(codes)[..., None] >> np.arange(32, dtype=np.uint32) & 1
-    return every.reshape(*every.shape[:-2], -1)[..., :bits].astype(np.uint8)
+    *before, W, _ = every.shape
+    return every.reshape(*before, 32 * W)[..., :bits].astype(np.uint8)
 
 
 def encode(x: Float[Array, "B T H K"], maps: Maps, *, dtype: Any = np.float64) -> Words:

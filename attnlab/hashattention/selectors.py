@@ -6,7 +6,8 @@ are used; pages and blocks give all their tokens one score, so the last page tha
 another kind: H2O forgets for good what it does not keep, and MagicPIG draws tokens and divides by how likely they were.
 
 T queries, S keys, K and V widths; query t stands at key S - T + t. What a selector calls "past" are the queries given
-before t.
+before t. A choice rests on keys and queries up to its own, except where a selector says that it takes a statistic of
+all that are given: lsh_centred, lsh_lifted, double_sparsity, magicpig.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnlab import draws
-from attnlab.arrays import Array, Float, as_float, dial, one_of
-from attnlab.hashattention.params import check_size, tokens_of
+from attnlab.arrays import Array, Axes, Float, as_float, dial, one_of
+from attnlab.dense import unit
+from attnlab.hashattention.params import LARGEST_BITS, check_codes, check_size, tokens_of
 from attnlab.hashattention.reference import as_words, hamming
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
 LSH_STREAM = 7
 TABLES_STREAM = 8
 ROWS_PER_TABLE = 64  # of the stream of tables
+MOST_PLANES = 32
 MOST_TABLES = 256
 
 
@@ -54,17 +57,18 @@ class Options(NamedTuple):
 
 class Selection(NamedTuple):
     """What is read: True and False for each query and key, and the logarithm of a correction (0 without one) that is
-    added to a logit.
+    added to a logit. `auxiliary_bits` where they are known only after the choice.
     """
 
     chosen: Array  # [T, S]
     log_weight: Float[Array, "T S"]
+    auxiliary_bits: float | None = None
 
 
 class Selector(NamedTuple):
     """One way to choose. `score(head, options)` [T, S], the best first, or `choose(head, budget, sinks, window,
     options)` a Selection. `auxiliary_bits(head, options)` are kept for each token beside keys and values, and are read
-    for each token at every query.
+    for each token at every query; an oracle (exact, exact_value) keeps none and reads more than is counted.
     """
 
     paper: str
@@ -135,12 +139,15 @@ def select(
 ) -> Selection:
     """What the selector of this name reads: the first `sinks`, the newest `window`, and `budget` of the rest.
 
-    Raises ValueError for another name, a size out of range, or for "hash" without codes.
+    Raises ValueError for another name, a size or an option out of range, more queries than keys, or for "hash" without
+    codes.
     """
     selector = SELECTORS[one_of("name", name, tuple(SELECTORS))]
     for what, size in {"budget": budget, "sinks": sinks, "window": window}.items():
         check_size(what, size)
-    dial("page", options.page, 1, 2**20, integer=True)
+    check_options(options)
+    if len(head.q) > len(head.k):
+        raise ValueError(f"head must have at least as many keys as its {len(head.q)} queries, got {len(head.k)}")
     visible = seen(head).sum(axis=1)
     count, first, last = (np.array([tokens_of(size, n) for n in visible], np.int64) for size in (budget, sinks, window))
     if selector.choose is not None:
@@ -148,6 +155,15 @@ def select(
     assert selector.score is not None
     always = fixed(head, first, last)
     return plain(always | best(selector.score(head, options), seen(head) & ~always, count))
+
+
+def check_options(options: Options) -> None:
+    """Raises ValueError where an option is out of range."""
+    dial("options.bits", options.bits, 1, LARGEST_BITS, integer=True)
+    dial("options.seed", options.seed, 0, 2**32 - 1, integer=True)
+    dial("options.planes", options.planes, 1, MOST_PLANES, integer=True)
+    for name in ("page", "representatives", "channels"):
+        dial(f"options.{name}", getattr(options, name), 1, 2**20, integer=True)
 
 
 def fixed(head: Head, sinks: Array, window: Array) -> Array:
@@ -190,6 +206,9 @@ def hash_codes(head: Head, options: Options) -> Array:
     """Minus the Hamming distance of the learned codes."""
     if head.query_codes is None or head.key_codes is None:
         raise ValueError("head must have query_codes and key_codes for the selector 'hash', got none")
+    sizes: Axes = {"T": (len(head.q), "head.q"), "S": (len(head.k), "head.k")}
+    check_codes("head.query_codes", head.query_codes, "T W", sizes)
+    check_codes("head.key_codes", head.key_codes, "S W", sizes)
     return -hamming(as_words(head.query_codes), as_words(head.key_codes)[None])
 
 
@@ -201,7 +220,8 @@ def key_norm(head: Head, options: Options) -> Array:
 def past_mean(head: Head, options: Options) -> Array:
     """The mean attention that past queries gave to a key, over those that saw it."""
     weights, mask = weights_of(head), seen(head)
-    total, count = np.cumsum(weights, axis=0) - weights, np.cumsum(mask, axis=0) - mask
+    total, count = np.zeros(weights.shape), np.cumsum(mask, axis=0) - mask
+    total[1:] = np.cumsum(weights[:-1], axis=0)  # without the query's own
     return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
 
 
@@ -211,32 +231,46 @@ def nothing(head: Head, options: Options) -> Array:
 
 
 def quest(head: Head, options: Options) -> Array:
-    """The largest logit that a key within its page's bounds could have: sum over channels of max(q lo, q hi)."""
-    low, high = (reduce_pages(head.k, options.page, reduce) for reduce in (np.minimum, np.maximum))
-    bound = np.maximum(head.q, 0) @ high.T + np.minimum(head.q, 0) @ low.T
-    return np.repeat(bound, options.page, axis=1)[:, : len(head.k)]
-
-
-def reduce_pages(x: Array, page: int, reduce: Any) -> Array:
-    """One row for each page of so many rows; the last page may be shorter."""
-    return reduce.reduceat(x, np.arange(0, len(x), page), axis=0) if len(x) else x
+    """The largest q . k that a key within its page's bounds could have: sum over channels of max(q lo, q hi). The page
+    that a query stands in reaches as far as the query.
+    """
+    (T, S), page = (len(head.q), len(head.k)), options.page
+    low, high = np.empty_like(head.k), np.empty_like(head.k)  # of a page as far as a key
+    for start in range(0, S, page):
+        for bound, extreme in ((low, np.minimum), (high, np.maximum)):
+            extreme.accumulate(head.k[start : start + page], axis=0, out=bound[start : start + page])
+    last, own = np.minimum(np.arange(0, S, page) + page, S) - 1, np.arange(S - T, S)
+    up, down = np.maximum(head.q, 0), np.minimum(head.q, 0)
+    scores = up @ high[last].T + down @ low[last].T
+    scores[np.arange(T), own // page] = (up * high[own] + down * low[own]).sum(axis=1)
+    return np.repeat(scores, page, axis=1)[:, :S]
 
 
 def infllm(head: Head, options: Options) -> Array:
-    """The summed logits of a block's representatives: the keys in it that later queries of the same block, on average,
-    look like most. Without their queries, the keys with the largest mean product with the block's other keys.
+    """The mean product of the query with a block's representatives, simplified: these are the keys of the largest mean
+    product with the keys of their block. In the paper they are those that the queries after them attend to most, which
+    a cache of keys alone does not tell. The block that a query stands in reaches as far as the query.
     """
-    S, page = len(head.k), options.page
-    scores = np.zeros((len(head.q), S))
+    (T, S), page = (len(head.q), len(head.k)), options.page
+    scores = np.zeros((T, S))
     for start in range(0, S, page):
         block = head.k[start : start + page]
-        standing = np.argsort(-(block @ block.mean(axis=0)), kind="stable")[: options.representatives]
-        scores[:, start : start + page] = (head.q @ block[standing].T).mean(axis=1, keepdims=True)
+        scores[:, start : start + page] = (head.q @ standing_for(block, options.representatives))[:, None]
+    for t, end in enumerate(range(S - T + 1, S + 1)):
+        start = (end - 1) // page * page
+        scores[t, start:end] = head.q[t] @ standing_for(head.k[start:end], options.representatives)
     return scores
 
 
+def standing_for(block: Float[Array, "N K"], count: int) -> Float[Array, " K"]:
+    """The mean of the `count` keys with the largest mean product with the block; equals in the order of tokens."""
+    return block[np.argsort(-(block @ block.mean(axis=0)), kind="stable")[:count]].mean(axis=0)
+
+
 def double_sparsity(head: Head, options: Options) -> Array:
-    """The logit over a few label channels: those of the largest mean |q_c k_c| over the given queries and keys."""
+    """The product over a few label channels: those of the largest mean |q_c k_c| over all pairs of the queries and keys
+    given, later ones too.
+    """
     mean = np.abs(head.q).mean(axis=0) * np.abs(head.k).mean(axis=0) if len(head.q) and len(head.k) else head.q.sum(0)
     label = np.argsort(-mean, kind="stable")[: options.channels]
     return head.q[:, label] @ head.k[:, label].T
@@ -244,7 +278,8 @@ def double_sparsity(head: Head, options: Options) -> Array:
 
 def lsh(head: Head, options: Options, *, lift: str = "") -> Array:
     """Minus the Hamming distance of the signs of random projections: of the keys as they are, of keys minus their mean
-    (which moves all logits of a query alike), or of keys lifted to one length, the query's new coordinate being 0.
+    (which moves all logits of a query alike), or of keys lifted to one length, the query's new coordinate being 0. Mean
+    and length are those of all keys given, later ones too.
     """
     q, k = head.q, head.k
     if lift == "centred" and len(k):
@@ -268,46 +303,41 @@ def h2o(head: Head, budget: Array, sinks: Array, window: Array, options: Options
     """
     T, S = len(head.q), len(head.k)
     kept, gathered = np.ones(S, bool), np.zeros(S)
-    chosen, always = np.zeros((T, S), bool), fixed(head, sinks, window)
+    chosen, mask, always = np.zeros((T, S), bool), seen(head), fixed(head, sinks, window)
     for t in range(T):
-        mask = seen(head)[t]
-        heavy = best(gathered[None], (mask & kept & ~always[t])[None], budget[t : t + 1])[0]
-        kept &= heavy | always[t] | ~mask
-        chosen[t] = kept & mask
+        heavy = best(gathered[None], (mask[t] & kept & ~always[t])[None], budget[t : t + 1])[0]
+        kept &= heavy | always[t] | ~mask[t]
+        chosen[t] = kept & mask[t]
         gathered += weights_of(head._replace(q=head.q[t : t + 1]), plain(chosen[t : t + 1]))[0]
     return plain(chosen)
 
 
 def magicpig(head: Head, budget: Array, sinks: Array, window: Array, options: Options) -> Selection:
     """Tokens whose centred keys fall into the query's bucket in at least two tables, each logit minus the logarithm of
-    the probability of that. There are as many tables as keep the mean number read within the budget: how many tokens a
-    query reads is a matter of chance.
+    the probability of that. There are as many tables as keep the mean number drawn within the budget, so how many a
+    query draws is a matter of chance, and the probability knows nothing of this choice. Both the number of tables and
+    the mean that is subtracted are taken from all queries and keys given, later ones too.
     """
     mask, always = seen(head), fixed(head, sinks, window)
     free = mask & ~always
     k = head.k - head.k.mean(axis=0) if len(head.k) else head.k
     rows = (ROWS_PER_TABLE * np.arange(MOST_TABLES)[:, None] + np.arange(options.planes)).ravel()
     w = draws.normal(options.seed, TABLES_STREAM, rows, head.q.shape[1])
-    w = w.reshape(MOST_TABLES, options.planes, -1)
+    w = w.reshape(MOST_TABLES, options.planes, head.q.shape[1])
     met, drawn, tables = np.zeros(mask.shape, np.int64), np.zeros(mask.shape, bool), 0
     for table in w:
-        following = met + np.all((head.q @ table.T > 0)[:, None] == (k @ table.T > 0)[None], axis=-1)
+        query_bucket, key_bucket = ((x @ table.T > 0) @ 2 ** np.arange(options.planes) for x in (head.q, k))
+        following = met + (query_bucket[:, None] == key_bucket)
         if (free & (following >= 2)).sum() > budget.sum():
             break
         met, tables = following, tables + 1
         drawn = free & (met >= 2)
-    cosine = unit_rows(head.q) @ unit_rows(k).T
+    cosine = unit(head.q) @ unit(k).T
     p = (1 - np.arccos(np.clip(cosine, -1, 1)) / np.pi) ** options.planes
     likely = 1 - (1 - p) ** tables - tables * p * (1 - p) ** max(tables - 1, 0)
     log_weight = np.zeros(mask.shape)
     log_weight[drawn] = -np.log(np.maximum(likely[drawn], np.finfo(np.float64).tiny))
-    return Selection(drawn | always, log_weight)
-
-
-def unit_rows(x: Array) -> Array:
-    """Rows divided by their lengths; a zero row stays zero."""
-    length = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.divide(x, length, out=np.zeros_like(x), where=length > 0)
+    return Selection(drawn | always, log_weight, float(options.planes * tables))
 
 
 SELECTORS = {
@@ -361,8 +391,10 @@ def measure(
     """What the selector of this name keeps and costs, for every query: which part of the `top` largest logits outside
     the fixed windows is read (recall@k; 1 where there are none), the softmax mass that is read, of all tokens and of
     those outside the windows, |o - o'| / |o|, the tokens read, and the bytes: keys and values of these, and the
-    auxiliary bits of every visible token.
+    auxiliary bits of every visible token. Raises as `select` does.
     """
+    dial("top", top, 1, 2**40, integer=True)
+    dial("element_bytes", element_bytes, 1, 16, integer=True)
     selection = select(name, head, budget=budget, sinks=sinks, window=window, options=options)
     visible = seen(head).sum(axis=1)
     sizes = [np.array([tokens_of(size, n) for n in visible], np.int64) for size in (sinks, window)]
@@ -371,7 +403,9 @@ def measure(
     weights, out = weights_of(head), outputs(head)
     kept, middle = weights * selection.chosen, (weights * free).sum(axis=1)
     read = selection.chosen.sum(axis=1).astype(float)
-    extra = SELECTORS[name].auxiliary_bits(head, options)
+    extra = selection.auxiliary_bits
+    if extra is None:
+        extra = SELECTORS[name].auxiliary_bits(head, options)
     K, V = head.k.shape[1], head.v.shape[1]
     return Metrics(
         recall=share((true & selection.chosen).sum(axis=1), true.sum(axis=1)),

@@ -3,6 +3,7 @@
 attnlab bench race --long --json --plot docs/_static/race_bench.png > docs/papers/race_bench.json
 attnlab bench race --stream 75_000_000 --json > docs/papers/race_stream.json
 attnlab bench residual --json > docs/papers/residual_bench.json
+attnlab bench hashattention --json > docs/papers/hashattention_bench.json
 
 and for each of these files
 
