@@ -87,7 +87,7 @@ MECHANISM = {
     "api": {"params"},
     "streaming": {"params", "api"},
     "claims": {"params", "reference", "chunked", "near_misses", "theory", "rational", "enclosures"},
-    "view": {"params", "reference", "theory", "panels.still"},
+    "view": {"params", "reference", "theory", "selectors", "panels.still"},
     "widget": {"params", "view", "api", "panels"},
     "__init__": {"params", "api"},
 }

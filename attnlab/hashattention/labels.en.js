@@ -1,0 +1,87 @@
+// The words of the Hamming recall panel; *letters* stand in italics. The dials are named by params.py.
+const selectors = {
+  hash: "codes",
+  lsh_centred: "LSH",
+  key_norm: "short keys",
+  past_mean: "past mean",
+  quest: "Quest",
+  exact: "true logits",
+  sinks_window: "ends only",
+};
+
+const kinds = {
+  learned: "learned",
+  centred: "random projections, keys centred",
+  random: "random projections",
+};
+
+export const words = {
+  title: "Hamming recall",
+  subtitle: "arXiv:2412.14468v2 · bits say which keys a query reads",
+  choices: {
+    ...selectors,
+    lsh_centred: "LSH, keys centred",
+    learned: "learned",
+    centred: "random, keys centred",
+    random: "random",
+  },
+  options: { grid: { label: "what the grid shows", differences: "differences", codes: "codes" } },
+  selectors,
+  codes: {
+    title: "Codes",
+    tile: (query) => `keys by distance to ${query}`,
+    caption: (bits, kind) => `${bits} bits, ${kinds[kind]}. Lowest rows: true top *k*; read.`,
+    all: "No key is left to choose: all are read. ",
+    none: "No maps were learned for this input. ",
+    source: "Sec. 4, pp. 4–5",
+    bits: "bit",
+    bit: (n) => `bit ${n + 1}`,
+    foot: ["no bit", "in the true top", "read by distance"],
+    keys: "keys, the nearest first",
+    apart: (distance) => `distance ${distance}`,
+    key: (key, distance) => `${key}, distance ${distance}`,
+    of: (row, key) => `${row} of ${key}`,
+  },
+  about: ({ code, distance, place, true_place, keys }) =>
+    `${code} · distance ${distance}, place ${place} of ${keys} · by logit place ${true_place}`,
+  reads: {
+    title: "What is read",
+    caption: "Softmax over the read keys alone; hatched: not read. Marked: the query of the other pictures.",
+    source: "Sec. 4.1, p. 5",
+    unread: "not read",
+  },
+  histogram: {
+    title: "Distances",
+    caption: "Keys at each distance, in front the true top *k*. Dashed: the last one read; equals go by index.",
+    source: "this project; distance: p. 4",
+    x: "distance in bits",
+    y: "keys",
+    cut: (distance) => `cut at ${distance}`,
+    at: (distance, query) => `keys at distance ${distance} from ${query}`,
+    sum: (top, read) => `${top} of them in the true top, ${read} read`,
+    columns: { top: "in the true top", read: "read" },
+  },
+  orders: {
+    title: "Two orders",
+    caption: "Each key’s place by logit, and by the selector. Large: the true top *k*, found or, in a ring, missed.",
+    source: "this project",
+    x: (selector) => `place by ${selector}`,
+    y: "place by logit",
+    read: "read",
+    found: (found, all) => `${found} of ${all} found`,
+    at: (key, query) => `logit of ${key} for ${query}`,
+    columns: { key: "key", logit: "logit", distance: "distance" },
+  },
+  recall: { title: "Recall of the true top", caption: "Part of the true top *k* that is read." },
+  mass: { title: "Attention mass", caption: "Softmax mass on what is read." },
+  error: { title: "Output error", caption: "|*o* − *o′*| / |*o*|, dense against sparse." },
+  curves: {
+    caption: "Mean of the later half of the queries. Bold: the selector.",
+    source: "this project",
+    x: "budget m",
+    at: (title, name, budget) => `${title}, ${name}, budget ${budget}`,
+    sum: (queries) => `mean over the last ${queries} queries`,
+    own: (budget) => `${budget} (dial)`,
+  },
+  summary: (name, [recall, mass, error]) => `${name}: recall ${recall}, mass ${mass}, output error ${error}`,
+};
