@@ -5,15 +5,17 @@
 # recorded, and a check that can fail. The verdict is about the sentence as it stands: a false statement of a paper is
 # written as the paper states it and *refuted*; its repair is a claim of its own that *holds*.
 #
-# *You will* run all checks of RACE (arXiv:2510.04008v5) and of residual linear attention, RLA and RDN
-# (arXiv:2509.25223v1), see how strong each evidence is, and take one of each apart. In a terminal the same is
-# `attnlab verify`.
+# *You will* run all checks of RACE (arXiv:2510.04008v5), of residual linear attention, RLA and RDN
+# (arXiv:2509.25223v1), and of HashAttention (arXiv:2412.14468v2), see how strong each evidence is, and take one of each
+# apart. In a terminal the same is `attnlab verify`.
 
 # %%
 from collections import Counter
 from fractions import Fraction
 
 from attnlab import claim
+from attnlab.hashattention import rational
+from attnlab.hashattention.claims import CLAIMS as HASH
 from attnlab.race.claims import CLAIMS as RACE
 from attnlab.residual.claims import CLAIMS as RESIDUAL
 
@@ -43,12 +45,22 @@ residual = claim.run(RESIDUAL)
 residual
 
 # %% [markdown]
-# ## Who is right, and who is not
+# ## HashAttention
 #
-# Both papers together, by who says the sentence. Every observed verdict is the recorded one.
+# Look for what was measured on real heads (`hash.learned-beats-random`, `hash.static-baseline`), and for what stands
+# beside it: choices that never look at the query.
 
 # %%
-everything = race + residual
+hashed = claim.run(HASH)
+hashed
+
+# %% [markdown]
+# ## Who is right, and who is not
+#
+# The three papers together, by who says the sentence. Every observed verdict is the recorded one.
+
+# %%
+everything = race + residual + hashed
 for (who, verdict), number in sorted(Counter((record["said_by"], record["observed"]) for record in everything).items()):
     print(f"{number:>2} {verdict:<11} said by {who}")
 
@@ -95,10 +107,26 @@ print(out)
 assert out == {"old memory": Fraction(11, 32), "decayed memory": Fraction(3, 8)}
 
 # %% [markdown]
+# ## One refutation of HashAttention, and another
+#
+# Section 4.3 (p. 5) lifts keys to one length M, and the query to [q, 1, 1], so that cosines rank as products do. Its
+# last 1 adds each key's new coordinate to the product. Look for the pair whose order turns. Each seed finds another.
+
+# %%
+for example in (rational.STORED["lift"][1], rational.find("lift", seed=1)):
+    print(f"q = {example.q}, keys {', '.join(map(str, example.keys))}, M = {example.longest}")
+    print("   q k:   ", *example.products(), "   lifted with 1:", *example.lifted())
+
+    assert example.products()[0] < example.products()[1]
+    assert example.lifted()[0] > example.lifted()[1]
+    assert example.lifted(last=0) == example.products()
+
+# %% [markdown]
 # ## On your own
 #
-# - Pick a claim that *holds* and look at its check in `attnlab/race/claims.py` or `attnlab/residual/claims.py`: which
-#   formula would you change to make it fail? `test_claims.py` in `tests/race` and `tests/residual` does that for every
-#   one of them.
+# - Pick a claim that *holds* and look at its check in the mechanism's `claims.py`: which formula would you change to
+#   make it fail? `test_claims.py` in the mechanism's folder of `tests` does that for every one of them.
+# - `rational.find(kind, seed)` has five kinds of counterexample, `rational.KINDS`. Which of them would a reader of the
+#   paper have missed?
 # - At which retention do the two outputs of the last cell agree, whatever the values are?
 # - Which of the refuted sentences would matter to somebody who uses a method, and which only to somebody who cites it?

@@ -86,7 +86,7 @@ MECHANISM = {
     "sequence_parallel": {"params", "tensors"},  # over the rooms, through the backend
     "api": {"params"},
     "streaming": {"params", "api"},
-    "claims": {"params", "reference", "chunked", "near_misses", "theory", "rational", "enclosures"},
+    "claims": {"params", "reference", "selectors", "chunked", "near_misses", "theory", "rational", "enclosures"},
     "view": {"params", "reference", "theory", "selectors", "panels.still"},
     "widget": {"params", "view", "api", "panels"},
     "__init__": {"params", "api"},
