@@ -135,7 +135,9 @@ def test_a_mechanism_stands_for_all_its_claims():
     assert [claim.id for claim in cli._chosen(["residual"])] == of_residual
     of_rdn = [name for name in of_residual if name.startswith("rdn.")]
     assert [claim.id for claim in cli._chosen(["rdn"])] == of_rdn != []
-    assert list(cli._chosen(["residual", "race", "hashattention"])) == list(cli.all_claims())  # in the order of the papers
+    assert list(cli._chosen(["residual", "race", "hashattention"])) == list(
+        cli.all_claims()
+    )  # in the order of the papers
 
 
 @pytest.mark.parametrize("fault", ["verdict", "exception"])

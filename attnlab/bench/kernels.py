@@ -7,6 +7,10 @@ race.....dot_flops                  of its matrix products for a token and head,
 race.....arithmetic_intensity       the same for each byte requested
 residual.OPERATION.RULE....         the same three of the residual kernels, at 64 tokens, bfloat16, width 128; a
                                     training step's, so that forward also writes what backward needs
+hashattention.scan.traffic_ratio    the first of a decode step over 4,096 keys, bfloat16, width 128, 32 bits, eight
+                                    query heads on two key/value heads: from codes to lists,
+hashattention.gather.traffic_ratio  and from lists to outputs, a list for each query head; `gather.shared` with one for
+                                    each key/value head
 KERNEL.CASE.TARGET.spill_bytes      of each thread, compiled afresh; the target is the GPU compiled for
 KERNEL.CASE.TARGET.registers        of each thread
 KERNEL.CASE.TARGET.shared_bytes     of each block, against what the device allows
@@ -27,7 +31,16 @@ from typing import Any
 
 from attnlab import bench, interpreted, progress
 
-__all__ = ["NEEDS", "about", "compile_rows", "residual_traffic_rows", "rows", "traffic", "traffic_rows"]
+__all__ = [
+    "NEEDS",
+    "about",
+    "compile_rows",
+    "hash_traffic_rows",
+    "residual_traffic_rows",
+    "rows",
+    "traffic",
+    "traffic_rows",
+]
 
 NEEDS = ("torch", "triton")
 TOKENS = 4096
@@ -44,7 +57,7 @@ def about() -> dict[str, Any]:
 def rows() -> list[dict[str, Any]]:
     """Count and compile everything; some minutes."""
     counted = [*traffic_rows(traffic(TOKENS)), *residual_traffic_rows(traffic(RESIDUAL_TOKENS, "--residual"))]
-    return [*counted, *compile_rows()]
+    return [*counted, *hash_traffic_rows(traffic(TOKENS, "--hashattention")), *compile_rows()]
 
 
 def traffic(tokens: int, *options: str) -> dict[str, Any]:
@@ -96,14 +109,33 @@ def residual_traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return result
 
 
+def hash_traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The first of them of HashAttention's kernels. What lists share is the gather alone, so the scan is told once."""
+    from attnlab_kernels.testing.traffic import HASH_TARGETS
+
+    result = []
+    for case, operations in counts["cases"].items():
+        shared = case.endswith("-shared")
+        for operation, count in operations.items():
+            if not (shared and operation == "scan"):
+                name = f"{operation}.shared" if shared else operation
+                target = HASH_TARGETS[name] if counts["tokens"] == TOKENS else None
+                result.append(_ratio(f"hashattention.{name}", count, target))
+    return result
+
+
 def _counted(name: str, count: Mapping[str, Any], tokens: int, target: float | None) -> list[dict[str, Any]]:
     """Three rows of one operation."""
-    shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in count["kernels"].items())
     return [
-        bench.row(f"{name}.traffic_ratio", [count["ratio"]], "x", better="lower", target=target, note=shares),
+        _ratio(name, count, target),
         bench.row(f"{name}.dot_flops", [count["dot_flops"] / tokens], "flop/token-head", better="lower"),
         bench.row(f"{name}.arithmetic_intensity", [count["intensity"]], "flop/byte", better="higher"),
     ]
+
+
+def _ratio(name: str, count: Mapping[str, Any], target: float | None) -> dict[str, Any]:
+    shares = ", ".join(f"{kernel} {n / count['compulsory']:.3f}" for kernel, n in count["kernels"].items())
+    return bench.row(f"{name}.traffic_ratio", [count["ratio"]], "x", better="lower", target=target, note=shares)
 
 
 def compile_rows() -> list[dict[str, Any]]:

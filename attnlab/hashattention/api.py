@@ -38,7 +38,8 @@ def attention(
     `scale` is 1/sqrt(K) unless given.
 
     Keys and values that are not selected are not read, and may hold anything. `impl` is one of "reference", "numba",
-    "torch", "triton". Gradients flow to q, k and v of the selected tokens (the set itself has none).
+    "torch", "triton". "torch" has gradients, of q, k and v of the selected tokens (the set itself has none); the others
+    refuse a tensor that requires one.
 
     Raises ValueError or TypeError naming the argument; backend.Unavailable where `impl` cannot run here;
     backend.Unsupported where it runs but does not cover these arguments. No implementation stands in for another.

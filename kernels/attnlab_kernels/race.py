@@ -29,13 +29,22 @@ import triton
 import triton.language as tl
 
 from attnlab_kernels import race_plain
+from attnlab_kernels._shared import (
+    DTYPES,
+    INTERPRETED,
+    REGISTERS,
+    _described,
+    _dot,
+    _expect,
+    _power_of_two,
+    _tf32,
+)
 from attnlab_kernels.launch import launch
 
 __all__ = ["CONFIGS", "Config", "attention", "decode_step"]
 
 MAX_PLANES, MAX_WIDTH = 6, 256
 MAX_LOGIT, MAX_LOGIT_64 = 80.0, 600.0  # of 2 beta P, in float32 and (on a CPU) in float64: no feature underflows
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 # -- what the kernels share: products, features and their gradient --
@@ -51,38 +60,6 @@ def _round(x, EXACT: tl.constexpr, WORK: tl.constexpr):
     else:
         rounded = _tf32(x)
     return rounded
-
-
-@triton.jit
-def _tf32(x):
-    """x rounded to the ten mantissa bits of tf32, nearest."""
-    return ((x.to(tl.uint32, bitcast=True) + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _high(x, EXACT: tl.constexpr, WORK: tl.constexpr):
-    """The part of x that the tensor core takes exactly: all of it where x is EXACT."""
-    if EXACT or WORK == tl.bfloat16:
-        high = x.to(WORK)
-    else:
-        high = _tf32(x)
-    return high
-
-
-@triton.jit
-def _dot(a, b, out, A: tl.constexpr, B: tl.constexpr, WORK: tl.constexpr):
-    """out + a @ b in float32, on tensor cores. A, B say which operand the tensor core takes exactly; another one is
-    split in two parts, and the product of the two small parts, 2^-16 (bfloat16) or 2^-22 (tf32) of the whole, is left
-    out.
-    """
-    a_high = _high(a, A, WORK)
-    b_high = _high(b, B, WORK)
-    out = tl.dot(a_high, b_high, out, input_precision="tf32")
-    if not A:
-        out = tl.dot((a - a_high.to(tl.float32)).to(WORK), b_high, out, input_precision="tf32")
-    if not B:
-        out = tl.dot(a_high, (b - b_high.to(tl.float32)).to(WORK), out, input_precision="tf32")
-    return out
 
 
 # A row of K or V numbers is held as a tuple of S slices, BS columns each: a product over the whole row goes slice by
@@ -837,7 +814,6 @@ CONFIGS = {
 
 
 LONGEST = max(config.chunk for config in CONFIGS.values())
-REGISTERS = 255  # a thread may have them all: left to itself NVIDIA's assembler spills a few to make room for a block
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}  # which entry is whose
 
 
@@ -884,10 +860,6 @@ def _slices(width: int, most: int) -> tuple[int, int]:
     """Columns a slice, at most so many, and how many slices make up a row of this width."""
     columns = min(most, max(16, _power_of_two(width)))
     return columns, -(-width // columns)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
 
 
 class _Chunks(NamedTuple):
@@ -1128,9 +1100,6 @@ def decode(q, k, v, planes, beta, mass, content) -> torch.Tensor:
 
 
 # -- torch operations --
-
-# TRITON_INTERPRET was set when Triton was imported
-INTERPRETED = not isinstance(write_kernel, triton.runtime.JITFunction)
 
 
 def _by_kernels(x: torch.Tensor) -> bool:
@@ -1392,19 +1361,3 @@ def _pair(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
         got = f"{len(state)} entries" if isinstance(state, (tuple, list)) else type(state).__name__
         raise TypeError(f"state must be a pair (mass, content), got {got}")
     return state[0], state[1]
-
-
-def _described(x) -> str:
-    """What came where a tensor of another shape was wanted."""
-    if isinstance(x, torch.Tensor):
-        return str(list(x.shape))
-    return f"{type(x).__name__} {list(getattr(x, 'shape', ())) or ''}".rstrip()
-
-
-def _expect(name: str, x, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], q: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor) or tuple(x.shape) != shape:
-        raise ValueError(f"{name} must be a tensor {list(shape)}, got {_described(x)}")
-    if x.dtype not in dtypes:
-        raise TypeError(f"{name} must be {' or '.join(str(dtype) for dtype in dtypes)}, got {x.dtype}")
-    if x.device != q.device:
-        raise ValueError(f"{name} must be where q is, on {q.device}, got {x.device}")

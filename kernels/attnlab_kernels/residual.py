@@ -37,8 +37,9 @@ import torch
 import triton
 import triton.language as tl
 
+from attnlab_kernels._shared import DTYPES, INTERPRETED, REGISTERS, _described, _expect, _high, _power_of_two
 from attnlab_kernels.launch import launch, recorded
-from attnlab_kernels.race import DTYPES, INTERPRETED, REGISTERS, _chunks, _described, _expect, _high, _power_of_two
+from attnlab_kernels.race import _chunks
 
 __all__ = ["CONFIGS", "RULES", "Config", "Rule", "attention", "decode_step"]
 

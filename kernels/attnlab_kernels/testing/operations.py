@@ -4,6 +4,7 @@ Each has the name of its case and is a function without arguments that runs it o
 `launch.recorded()`.
 """
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -11,12 +12,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnlab_kernels import race, residual
+from attnlab_kernels import hashattention, race, residual
 
 __all__ = [
+    "HashCase",
     "RaceCase",
     "ResidualCase",
     "compiled",
+    "hash_arguments",
+    "hash_encode",
+    "hash_scan_and_gather",
     "race_arguments",
     "race_forward_and_backward",
     "residual_arguments",
@@ -189,6 +194,94 @@ def _residual_decode(case: ResidualCase) -> None:
     residual.decode(**{name: x for name, x in arguments.items() if name not in ("cu_seqlens", "keep", "config")})
 
 
+class HashCase(NamedTuple):
+    """One size and type of HashAttention: S keys, T queries, H query heads on G key/value heads, codes of some bits, K
+    and V widths. `lists`: for how many heads, H if None. `interleaved`: codes of a token stand side by side, in place
+    of those of neighbouring tokens. `layers`: the widths of a map between head and bits.
+    """
+
+    dtype: torch.dtype
+    bits: int = 32
+    K: int = 128
+    V: int = 128
+    S: int = 4096
+    T: int = 1
+    H: int = 8
+    G: int = 2
+    lists: int | None = None
+    budget: int = 256
+    interleaved: bool = False
+    layers: tuple[int, ...] = (128, 128)
+    config: str = "default"
+
+    @property
+    def id(self) -> str:
+        """Bits, type, widths, sharing and layout in one word."""
+        switches = [
+            *(["interleaved"] if self.interleaved else []),
+            *([] if self.lists is None else ["shared"]),
+            *([] if self.config == "default" else [self.config]),
+        ]
+        return "-".join([f"b{self.bits}", KINDS[self.dtype], f"k{self.K}v{self.V}", f"h{self.H}g{self.G}", *switches])
+
+
+def hash_arguments(case: HashCase, device: str = "meta") -> dict[str, Any]:
+    """q, k, v, codes of queries and of keys; random numbers where the device holds any."""
+    generator = None if device == "meta" else torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        if device == "meta":
+            return torch.empty(shape, dtype=case.dtype, device=device)
+        return torch.randn(shape, device=device, generator=generator).to(case.dtype)
+
+    def code(tokens: int, heads: int, interleaved: bool) -> torch.Tensor:
+        codes = hashattention.empty_codes(1, tokens, heads, case.bits, device)
+        codes = codes.contiguous() if interleaved else codes
+        if device != "meta":
+            codes.copy_(torch.randint(-(2**31), 2**31, codes.shape, device=device, generator=generator))
+        return codes
+
+    return {
+        "q": draw(1, case.T, case.H, case.K),
+        "k": draw(1, case.S, case.G, case.K),
+        "v": draw(1, case.S, case.G, case.V),
+        "query_codes": code(case.T, case.H, True),
+        "key_codes": code(case.S, case.G, case.interleaved),
+    }
+
+
+def hash_scan_and_gather(
+    case: HashCase, device: str = "meta", watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> dict[str, Any]:
+    """A decode step but for the codes: {"scan": ..., "gather": ...} is what a `watch` around each of the two yields.
+    Heads that share a list share that of the first of them.
+    """
+    given = hash_arguments(case, device)
+    q, k, v, query_codes, key_codes = given.values()
+    sizes = hashattention.sizes(case.T, case.S, case.budget, 128, 128, True, q.device)
+    with watch() as scan:
+        index = hashattention.scan(query_codes, key_codes, *sizes, case.config)
+    lists = case.lists or case.H
+    index = index[:, :, :: case.H // lists].contiguous()
+    lengths = sizes.table[None, :, None, 4].expand(index.shape[:3])
+    with watch() as gather:
+        hashattention.gather(q, k, v, index, lengths, case.K**-0.5, case.config)
+    return {"scan": scan, "gather": gather}
+
+
+def hash_encode(
+    case: HashCase, tokens: int, weights: torch.dtype = torch.float32, device: str = "meta"
+) -> torch.Tensor:
+    """The codes of so many rows of H heads."""
+    widths = (case.K, *case.layers, case.bits)
+    maps = [torch.zeros(case.H, a, b, dtype=weights, device=device) for a, b in itertools.pairwise(widths)]
+    biases = [torch.zeros(case.H, b, dtype=weights, device=device) for b in widths[1:]]
+    codes = hashattention.empty_codes(1, tokens, case.H, case.bits, device)
+    x = torch.zeros(1, tokens, case.H, case.K, dtype=case.dtype, device=device)
+    hashattention.write_codes(x, hashattention.pack(maps, biases), codes)
+    return codes
+
+
 def compiled() -> list[tuple[str, Callable[[], object]]]:
     """(id, operation) of all that the compile table covers: every kernel in every type, every configuration, and the
     widest rows.
@@ -205,7 +298,7 @@ def compiled() -> list[tuple[str, Callable[[], object]]]:
     ]
     decodes = [RaceCase(bf16), RaceCase(fp32, 6, 4, 256, 256)]
     operations += [(f"{case.id}-decode", partial(_race_decode, case)) for case in decodes]
-    return operations + _compiled_residual()
+    return operations + _compiled_residual() + _compiled_hash()
 
 
 def _compiled_residual() -> list[tuple[str, Callable[[], object]]]:
@@ -225,4 +318,25 @@ def _compiled_residual() -> list[tuple[str, Callable[[], object]]]:
         *((case.id, partial(residual_forward_and_backward, case)) for case in cases),
         (f"{cases[0].id}-inference", partial(_residual_forward, cases[0])),
         *((f"{case.id}-decode", partial(_residual_decode, case)) for case in decodes),
+    ]
+
+
+def _compiled_hash() -> list[tuple[str, Callable[[], object]]]:
+    """Every kernel in bfloat16 and float32, narrow and wide; codes of one word in both layouts, and of eight."""
+    bf16, fp32 = torch.bfloat16, torch.float32
+    scans = [
+        HashCase(bf16, H=32, G=8),
+        HashCase(bf16, H=8, G=8, interleaved=True),
+        HashCase(fp32, bits=256, K=256, V=256, H=32, G=8),
+        HashCase(bf16, H=32, G=8, lists=8),
+        HashCase(torch.float16, bits=256, K=256, V=256, H=32, G=8, lists=8),
+    ]
+    maps = [
+        (HashCase(bf16), 1, fp32),
+        (HashCase(bf16), 4096, bf16),
+        (HashCase(fp32, bits=300, K=256, layers=()), 4096, fp32),
+    ]
+    return [
+        *((case.id, partial(hash_scan_and_gather, case)) for case in scans),
+        *((f"{case.id}-encode{tokens}", partial(hash_encode, case, tokens, kind)) for case, tokens, kind in maps),
     ]

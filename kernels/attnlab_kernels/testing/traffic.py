@@ -7,7 +7,8 @@ predicted    the same from sizes alone, kernel by kernel: the formulas of the do
 
 A request is a request, whether or not a cache answers it: the ratio is an upper bound of what reaches memory.
 
-    TRITON_INTERPRET=1 python -m attnlab_kernels.testing.traffic      # all `cases`; --json for a program; --residual
+    TRITON_INTERPRET=1 python -m attnlab_kernels.testing.traffic      # all `cases`; --json for a program; --residual,
+                                                                      # --hashattention
 
 Of the residual kernels bytes are counted, and not predicted.
 """
@@ -27,13 +28,16 @@ from attnlab_kernels import race, residual
 from attnlab_kernels.launch import Launch, recorded
 from attnlab_kernels.testing import interpreter
 from attnlab_kernels.testing.operations import (
+    HashCase,
     RaceCase,
     ResidualCase,
+    hash_scan_and_gather,
     race_forward_and_backward,
     residual_forward_and_backward,
 )
 
 __all__ = [
+    "HASH_TARGETS",
     "RESIDUAL_TARGETS",
     "TARGETS",
     "Count",
@@ -41,6 +45,10 @@ __all__ = [
     "changed",
     "compulsory",
     "counted",
+    "hash_cases",
+    "hash_compulsory",
+    "hash_counted",
+    "hash_predicted",
     "predicted",
     "residual_cases",
     "residual_compulsory",
@@ -158,6 +166,83 @@ def residual_compulsory(case: ResidualCase) -> dict[str, int]:
 def residual_counted(case: ResidualCase) -> dict[str, Count]:
     """As `counted`."""
     return _counts(residual_forward_and_backward(case, "cpu", interpreter.traced), residual_compulsory(case))
+
+
+# -- HashAttention --
+
+# The largest ratio of a decode step over 4,096 keys with a budget of 256 and 256 fixed tokens, 32 bits, bfloat16,
+# K = V = 128, eight query heads on two key/value heads: what the kernels ask for, rounded up. The scan reads codes in
+# two passes, so that its ratio nears 2 as keys outnumber tokens read; a gather reads each row of a list once.
+HASH_TARGETS = {"scan": 1.66, "gather": 1.02, "gather.shared": 1.05}
+FIXED = 256  # sinks and window together
+
+
+def hash_cases(S: int = 4096) -> list[HashCase]:
+    """Where traffic is reported: a list for each query head, and one for each key/value head. The targets are about
+    4,096 keys.
+    """
+    return [HashCase(torch.bfloat16, S=S), HashCase(torch.bfloat16, S=S, lists=2)]
+
+
+def hash_compulsory(case: HashCase) -> dict[str, int]:
+    """Bytes of "scan": codes in, lists out; and of "gather": q, lists, and the rows they name in, out and lse out. Each
+    once, and rows once for each list.
+    """
+    lists, W = case.lists or case.H, -(-case.bits // 32)
+    longest = min(case.S, case.budget + FIXED)
+    index = NUMBER * case.T * lists * longest
+    rows = case.dtype.itemsize * (case.K + case.V)
+    return {
+        "scan": NUMBER * W * (case.T * case.H + case.S * case.G) + NUMBER * case.T * case.H * longest,
+        "gather": index + case.T * lists * longest * rows + case.T * case.H * (rows + NUMBER),
+    }
+
+
+def hash_counted(case: HashCase) -> dict[str, Count]:
+    """As `counted`."""
+    return _counts(hash_scan_and_gather(case, "cpu", interpreter.traced), hash_compulsory(case))
+
+
+def hash_predicted(case: HashCase) -> dict[str, dict[str, int]]:
+    """Bytes that "scan" and "gather" request, by kernel, for one query and more keys than it reads, where every chunk
+    has a token that is read; nothing is run.
+    """
+    W, lists = -(-case.bits // 32), case.lists or case.H
+    launches = hash_scan_and_gather(case, "meta", recorded)
+    of = {launch.kernel.fn.__name__: _named(launch) for both in launches.values() for launch in both}
+    count, attend = (
+        of["hash_count_kernel"],
+        of["hash_attend_kernel" if lists == case.H else "hash_attend_shared_kernel"],
+    )
+    blocks = case.G * -(-case.H // case.G // count["BR"])  # programs that read the codes of a chunk
+    chunks, bins = count["splits"], NUMBER * count["BINS"]
+    codes, queries = NUMBER * W * (case.S - FIXED), NUMBER * W * case.H
+    longest, rows = case.budget + FIXED, case.dtype.itemsize * (case.K + case.V)
+    spans = attend["splits"]
+    parts = case.H * spans * NUMBER * (case.V + 1)
+    scan = {
+        "hash_count_kernel": blocks * (codes + chunks * 2 * NUMBER) + chunks * (queries + case.H * bins),
+        "hash_cut_kernel": case.H * (2 * chunks * bins + NUMBER * (5 + 2 * (chunks + 1))),
+        "hash_place_kernel": blocks * (codes + chunks * 4 * NUMBER)
+        + chunks * (queries + case.H * 6 * NUMBER)
+        + NUMBER * case.H * longest,
+    }
+    named = case.dtype.itemsize * case.K * case.H * spans + lists * (longest * (rows + 2 * NUMBER) - NUMBER)
+    gather = {attend["kernel"]: named + lists * spans * NUMBER + (parts if spans > 1 else _ends(case))}
+    if spans > 1:
+        gather["hash_merge_kernel"] = parts + case.H * spans * NUMBER + _ends(case)
+    return {"scan": scan, "gather": gather}
+
+
+def _named(launch: Launch) -> dict[str, Any]:
+    """The arguments of a launch by name, and the name of its kernel."""
+    given = dict(zip(launch.kernel.arg_names, launch.args, strict=False)) | launch.options
+    return given | {"kernel": launch.kernel.fn.__name__}
+
+
+def _ends(case: HashCase) -> int:
+    """out and lse."""
+    return case.H * (case.dtype.itemsize * case.V + NUMBER)
 
 
 # -- formulas of RACE --
@@ -309,6 +394,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument("--tokens", type=int, help="tokens of a sequence (default 4096)")
     parser.add_argument("--residual", action="store_true", help="the residual kernels in place of RACE's (64 tokens)")
+    parser.add_argument("--hashattention", action="store_true", help="the kernels of HashAttention (4096 keys)")
     options = parser.parse_args(arguments)
     if options.tokens is None:
         options.tokens = 64 if options.residual else 4096
@@ -319,8 +405,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     interpreter.install()
     counts = {}
-    chosen: list[Any] = (residual_cases if options.residual else cases)(options.tokens)
-    count_all = residual_counted if options.residual else counted
+    chosen: list[Any] = cases(options.tokens)
+    count_all: Any = counted
+    if options.residual:
+        chosen, count_all = residual_cases(options.tokens), residual_counted
+    elif options.hashattention:
+        chosen, count_all = hash_cases(options.tokens), hash_counted
     for number, case in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {case.id}", file=sys.stderr, flush=True)
         counts[case.id] = {operation: count.as_dict() for operation, count in count_all(case).items()}
