@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ EXP2 = (
     *(2.402264791363012e-1, 6.931472028550421e-1, 1.0),
 )
 
-THIS_FILE = Path(__file__).stat().st_mtime_ns, Path(__file__).stat().st_size
+STAMPS: dict[str, tuple[int, int]] = {}  # of the files that hold pieces, by module: when and how large they were
 # the lock is released, for the kernels run in Python's threads
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
@@ -78,11 +79,23 @@ def compiled_once(*kinds: Any) -> Callable[[Callable], Any]:
 
 def _kept(function: Any) -> Any:
     """Numba takes what it kept on disk for good as long as the function's own file is what it was. What is made of
-    pieces hangs on this file too.
+    pieces hangs on their files too: on this one, and on those that the function's module takes pieces from.
     """
+    used = {__name__}
+    for value in function.py_func.__globals__.values():
+        used.add(value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", "")))
     index = function._cache._cache_file
-    index._source_stamp = (index._source_stamp, THIS_FILE)
+    index._source_stamp = (index._source_stamp, *(STAMPS[name] for name in sorted(used & STAMPS.keys())))
     return function
+
+
+def _stamped(module: str, file: str) -> None:
+    """Remember when a file was written that holds pieces."""
+    if module not in STAMPS:
+        STAMPS[module] = Path(file).stat().st_mtime_ns, Path(file).stat().st_size
+
+
+_stamped(__name__, __file__)
 
 
 def aligned(*shape: int, fill: bool = True) -> np.ndarray:
@@ -275,6 +288,7 @@ def piece(write: Callable) -> Any:
     """The function of these parameters (without the first, the `Lanes`), int64 each, that Numba functions may call:
     `write` emits its code. Where `write` is annotated to return an int, so does the function.
     """
+    _stamped(write.__module__, inspect.getfile(write))
     returns = inspect.signature(write).return_annotation is int
     parameters = list(inspect.signature(write).parameters.values())[1:]
 
@@ -286,7 +300,7 @@ def piece(write: Callable) -> Any:
         return (types.int64 if returns else types.void)(*[types.int64] * len(parameters)), emit
 
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    typed.__name__, typed.__doc__ = write.__name__, write.__doc__
+    typed.__name__, typed.__doc__, typed.__module__ = write.__name__, write.__doc__, write.__module__
     typed.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     return intrinsic(typed)
 

@@ -53,6 +53,7 @@ HOUSE = {
     "bench/_race_stream": {"bench", "race"},
     "bench/_race_figure": {"bench"},
     "bench/_residual_peers": {"residual"},
+    "bench/_hash_scan": {"hashattention", "lanes"},
     "bench/kernels": {"bench"},
     "bench/panels": {"bench", "panels"},
     "nn/__init__": {"nn"},

@@ -29,8 +29,10 @@ TARGETS = {
 def scans(over=3.0, of_scan=1.2, part=7.0, topk=11.0):
     """Seconds of every task: the slower mode of faiss takes twice the faster one."""
     top = {"ours": 1.1, "kernel": 1.0, "bare_scan": 1 / of_scan, "faiss_heap": over * 1.1, "faiss_counting": 2 * over}
-    sixteenth = {"ours": 1.0, "faiss_heap": 2 * part, "faiss_counting": part, "topk": topk}
+    sixteenth = {"ours": 1.0, "faiss_heap": 2 * part, "faiss_counting": part, "topk": topk, "argpartition": 5.0}
+    wider = {"ours": 1.0, "faiss_heap": 9.0, "faiss_counting": 8.0}
     return planted(
+        **{f"top64.bits{bits}.{who}": s for bits in hashattention.WIDER for who, s in wider.items()},
         **{f"top64.{kind}.{who}": s for kind in ("random", "crowded") for who, s in top.items()},
         **{f"sixteenth.{who}": s for who, s in sixteenth.items()},
     )
@@ -46,6 +48,7 @@ def step(over=20.0, rate=0.9):
     encode = 2 * hashattention.N_ENCODE * (2 * 128 * 128 + 128 * 32) / (rate * 80e9)
     limits = {f"{name}.{who}": square for name in ("sgemm", "copy") for who in ("numpy", "torch")}
     parts = {"decode.ours": 16e-3, "decode.encode": 1e-3, "decode.select": 2e-3, "decode.sdpa": over * 1e-3}
+    parts["decode.all"] = over * 0.5e-3
     return planted(**limits, **parts, encode=encode)
 
 
@@ -62,6 +65,9 @@ def test_every_target_is_a_row_and_planted_ratios_meet_it():
     assert {row["status"] for row in rows.values() if row["target"] is not None} == {"met"}
     assert [rows[id]["value"] for id in TARGETS] == [3.0, 1.2, 3.0, 1.2, 7.0, 11.0, 4.0, 20.0]
     assert rows["hashattention.encode.of_sgemm"]["value"] == 0.9
+    assert rows["hashattention.decode.all_over_sdpa"]["value"] == 2
+    assert rows["hashattention.sixteenth.over_argpartition"]["value"] == 5
+    assert {rows[f"hashattention.top64.bits{bits}.over_faiss"]["value"] for bits in (64, 128, 256)} == {8}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,16 @@ def test_what_is_measured_are_the_same_neighbours():
         np.testing.assert_array_equal(np.sort(distances, axis=1), far)
 
 
+@pytest.mark.parametrize("bits", hashattention.WIDER)
+def test_wider_codes_have_the_same_neighbours_too(bits):
+    keys = hashattention.codes(2, 3000, bits=bits)
+    assert keys.shape == (1, 3000, 1, bits // 32)
+    case = hashattention.Case(hashattention.codes(1, 2, bits=bits), keys, 50)
+    assert case.differences() == 0
+    far = np.stack([np.sort(hashattention._far(query, keys))[:50] for query in case.queries[0, :, 0]])
+    np.testing.assert_array_equal(np.sort(case._faiss_heap()()[0], axis=1), far)
+
+
 def test_a_wrong_index_is_counted():
     case = hashattention.Case(hashattention.codes(1, 2), hashattention.codes(2, 500), 20)
     right = case.ours()
@@ -115,6 +131,8 @@ def test_a_step_reads_one_token_in_32():
     assert {sets.shape[-1] for sets in step.select()} == {2**14 // 32}
     retrieved = 2**14 // 32 - 256
     assert len(np.unique(step.select())) > 256 + 0.8 * 16 * retrieved  # one query finds little of what another read
+    assert step.differences() == 0
+    assert step.all().shape == (1, 1, 1, 128)
     for q, codes in zip(step.queries, step.encode(), strict=True):
         np.testing.assert_array_equal(codes, numba_impl.encode(q, hashattention.maps()))
 

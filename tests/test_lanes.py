@@ -162,10 +162,17 @@ def test_products_of_sizes_that_the_compiler_knows():
 
 def test_what_is_kept_on_disk_hangs_on_the_pieces_too():
     """Numba alone would look at the file of the function, and run it with pieces that are no longer written so."""
+    from attnlab.hashattention import cpu_kernels as hash_kernels
     from attnlab.race import cpu_kernels
 
-    for function in (cpu_kernels._causal, cpu_kernels._meeting, cpu_kernels._phi, multiply):
-        assert lanes.THIS_FILE in function._cache._cache_file._source_stamp
+    def hangs_on(function):
+        _, *stamps = function._cache._cache_file._source_stamp
+        return {name for name, stamp in lanes.STAMPS.items() if stamp in stamps}
+
+    for function in (cpu_kernels._causal, cpu_kernels._meeting, cpu_kernels._phi, multiply, both_functions):
+        assert "attnlab.lanes" in hangs_on(function)
+        assert "attnlab.hashattention.scan" not in hangs_on(function)
+    assert hangs_on(hash_kernels._stream) >= {"attnlab.lanes", "attnlab.hashattention.scan"}
 
 
 def test_a_product_takes_and_leaves_parts_of_larger_arrays():

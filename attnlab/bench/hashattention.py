@@ -2,14 +2,17 @@
 
 top64.CODES.over_faiss       time of faiss over ours, the 64 nearest of 1,048,576 codes of 32 bits: the faster of its
                              two modes, in each round
-top64.CODES.over_bare_scan   its kernel over that of the distances alone, written out as bytes; both are handed the
+top64.CODES.over_bare_scan   its kernel over that of the distances alone, one block over the other; both are handed the
                              memory that they write to
+top64.bitsB.over_faiss       the same at 64, 128 and 256 bits
 top64.queries32.over_faiss   32 queries at once, 8,388,608 codes
 sixteenth.over_faiss         the n/16 nearest of n = 131,072, the budget of HashAttention at 16 times sparsity
-sixteenth.over_topk          over torch.topk on distances that are there already
+sixteenth.over_topk          over torch.topk on distances that are there already, in no order
+sixteenth.over_argpartition  over NumPy's argpartition on the same as bytes
 decode.over_sdpa             a whole decode step over 131,072 cached tokens of width 128 at 32 times sparsity: the
                              query's code made, keys scanned, tokens selected, attended to; torch's attention of a
                              query over the same cache, over ours
+decode.all_over_sdpa         the same with a budget of all tokens: how much of it is torch's kernel for one query
 encode.of_sgemm              the rate of coding 16,384 keys (128-128-128-32), over that of sgemm
 decode.two_threads           what a second thread gains the step over 1,048,576 tokens
 decode.extra_memory          peak of resident memory of the step beside cache and output
@@ -43,6 +46,7 @@ N_SCAN, N_MANY, N_CHOICE, N_STEP, N_LONG, N_ENCODE = 2**20, 2**23, 2**17, 2**17,
 QUERIES, TOP, PART, SPARSITY, FIXED = 32, 64, 16, 32, 128
 K, HIDDEN, BITS, CROWDED = 128, 128, 32, 500
 STEPS = 16  # with different queries
+WIDER = (64, 128, 256)  # bits
 ROUNDS, MANY_ROUNDS, STEP_ROUNDS = 11, 5, 11
 
 OVER_FAISS, OF_SCAN, OVER_FAISS_MANY, OVER_FAISS_PART, OVER_TOPK, OVER_SDPA = 2.5, 1.3, 3.0, 6.0, 10.0, 15.0  # targets
@@ -69,9 +73,12 @@ def rows() -> Rows:
     scans, differences = _measured(scan_cases(), ROUNDS)
     many, more = _measured(many_cases(), MANY_ROUNDS)
     with _memory.freed_is_kept():
-        step = bench.measure(step_tasks(), STEP_ROUNDS)
+        steps = Step(N_STEP)
+        step = bench.measure(step_tasks(steps), STEP_ROUNDS)
         threads = bench.measure(long_tasks(), MANY_ROUNDS) if cores > 1 else None
     bench.threads(1)
+    wrong = steps.differences()
+    more.append(bench.row("hashattention.decode.differences", [wrong], "indices", better="lower", target=0))
     result = [*scan_rows(scans), *many_rows(many), *step_rows(step), thread_row(threads), *memory]
     return [*result, *differences, *more, *_machine.rows(step, N_ENCODE * K), *time_rows(scans, many, step)]
 
@@ -79,11 +86,13 @@ def rows() -> Rows:
 # -- codes --
 
 
-def codes(stream: int, n: int, *, distinct: int | None = None) -> np.ndarray:
-    """N codes of 32 bits, uint32 [1, n, 1, 1], uniform; or so many different ones, drawn again and again."""
+def codes(stream: int, n: int, *, bits: int = BITS, distinct: int | None = None) -> np.ndarray:
+    """N codes of so many bits, a multiple of 32, uint32 [1, n, 1, W], uniform; or so many different ones, each drawn
+    again and again.
+    """
     random = np.random.Generator(np.random.Philox(key=stream))
     if distinct is None:
-        return random.integers(0, 2**32, (1, n, 1, 1), dtype=np.uint32)
+        return random.integers(0, 2**32, (1, n, 1, bits // 32), dtype=np.uint32)
     return codes(stream + 1, distinct)[:, random.integers(0, distinct, n)]
 
 
@@ -106,8 +115,8 @@ class Case:
         """Of our indices from those of a stable sort."""
         found = self.ours()[0, :, 0]
         wrong = 0
-        for query, set_ in zip(self.queries.ravel(), found, strict=True):
-            near = np.argsort(np.bitwise_count(self.keys.ravel() ^ query), kind="stable")[: self.k]
+        for query, set_ in zip(self.queries[0, :, 0], found, strict=True):
+            near = np.argsort(_far(query, self.keys), kind="stable")[: self.k]
             wrong += int((np.sort(near) != set_).sum())
         return wrong
 
@@ -120,10 +129,11 @@ class Case:
     def _faiss(self, heap: bool) -> Callable[[], Any]:
         import faiss
 
-        index: Any = faiss.IndexBinaryFlat(BITS)
-        index.add(self.keys.reshape(-1, 1).view(np.uint8))
+        words = self.keys.shape[-1]
+        index: Any = faiss.IndexBinaryFlat(32 * words)
+        index.add(self.keys.reshape(-1, words).view(np.uint8))
         index.use_heap = heap
-        return partial(index.search, self.queries.reshape(-1, 1).view(np.uint8), self.k)
+        return partial(index.search, self.queries.reshape(-1, words).view(np.uint8), self.k)
 
     def _faiss_heap(self) -> Callable[[], Any]:
         return self._faiss(True)
@@ -132,19 +142,28 @@ class Case:
         return self._faiss(False)
 
     def _bare_scan(self) -> Callable[[], Any]:
-        from attnlab.hashattention import cpu_kernels
+        from attnlab.bench import _hash_scan
         from attnlab.lanes import address
 
-        n = self.keys.shape[1]
-        z = cpu_kernels.Sizes(cpu_kernels.SINGLE, 1, 1, 0, 0, 0, 0)
-        far = np.empty(n + 64, np.uint8)
-        return partial(cpu_kernels.distances, z, address(self.queries), address(self.keys), far, 0, n)
+        self.block = np.empty(_hash_scan.BLOCK, np.uint8)
+        return partial(
+            _hash_scan.bare, address(self.keys), address(self.queries), self.keys.shape[1], address(self.block)
+        )
+
+    def _argpartition(self) -> Callable[[], Any]:
+        far = np.bitwise_count(self.keys.ravel() ^ self.queries.ravel()).astype(np.uint8)
+        return partial(np.argpartition, far, self.k)
 
     def _topk(self) -> Callable[[], Any]:
         import torch
 
         far = np.bitwise_count(self.keys.reshape(1, -1) ^ self.queries.reshape(-1, 1)).astype(np.int32)
-        return partial(torch.topk, torch.from_numpy(far), self.k, largest=False)
+        return partial(torch.topk, torch.from_numpy(far), self.k, largest=False, sorted=False)
+
+
+def _far(query: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Hamming distances [n] of keys [1, n, 1, W] from a query [W]."""
+    return np.bitwise_count(keys[0, :, 0] ^ query).sum(axis=-1, dtype=np.uint16)
 
 
 def _again(task: Callable[[], Any], times: int) -> None:
@@ -161,7 +180,8 @@ def scan_cases() -> dict[str, tuple[Case, tuple[str, ...]]]:
             Case(codes(1, 1), codes(3, N_SCAN, distinct=CROWDED), TOP, 5),
             (*faiss, "kernel", "bare_scan"),
         ),
-        "sixteenth": (Case(codes(1, 1), codes(5, N_CHOICE), N_CHOICE // PART, 20), (*faiss, "topk")),
+        "sixteenth": (Case(codes(1, 1), codes(5, N_CHOICE), N_CHOICE // PART, 20), (*faiss, "topk", "argpartition")),
+        **{f"top64.bits{b}": (Case(codes(1, 1, bits=b), codes(9, N_SCAN, bits=b), TOP, 5), faiss) for b in WIDER},
     }
 
 
@@ -200,8 +220,13 @@ def scan_rows(seconds: Times) -> Rows:
             bench.row(f"hashattention.{case}.over_bare_scan", of_scan, "", better="lower", target=OF_SCAN),
         ]
     topk = ratios(seconds["sixteenth.topk"], seconds["sixteenth.ours"])
+    others = ratios(seconds["sixteenth.argpartition"], seconds["sixteenth.ours"])
+    for bits in WIDER:
+        over = ratios(_faster_faiss(seconds, f"top64.bits{bits}"), seconds[f"top64.bits{bits}.ours"])
+        result.append(bench.row(f"hashattention.top64.bits{bits}.over_faiss", over, "", better="higher"))
     return [
         *result,
+        bench.row("hashattention.sixteenth.over_argpartition", others, "", better="higher"),
         _over_faiss(seconds, "sixteenth", OVER_FAISS_PART, "hashattention.sixteenth.over_faiss"),
         bench.row("hashattention.sixteenth.over_topk", topk, "", better="higher", target=OVER_TOPK),
     ]
@@ -254,6 +279,18 @@ class Step:
         """Code, scan, choice, attention."""
         return [self.decoder.step(q, self.k, self.v, self.key_codes, **self.sizes) for q in self.queries]
 
+    def all(self) -> np.ndarray:
+        """One step that reads everything."""
+        return self.decoder.step(self.queries[0], self.k, self.v, self.key_codes, budget=1.0, **STEP)
+
+    def differences(self) -> int:
+        """How many indices of the first step are not those of a stable sort between the windows."""
+        n, budget = self.k.shape[1], self.sizes["budget"]
+        far = _far(self.query_codes[0][0, 0, 0], self.key_codes[:, FIXED : n - FIXED])
+        near = np.sort(FIXED + np.argsort(far, kind="stable")[:budget])
+        expected = np.concatenate([np.arange(FIXED), near, np.arange(n - FIXED, n)])
+        return int((self.select()[0][0, 0, 0] != expected).sum())
+
     def encode(self) -> list[np.ndarray]:
         """The codes of the queries alone."""
         return [self.decoder.encode(q) for q in self.queries]
@@ -265,7 +302,7 @@ class Step:
         return [numba_impl.select(code, self.key_codes, **self.sizes) for code in self.query_codes]
 
 
-def step_tasks() -> Tasks:
+def step_tasks(ours: Step) -> Tasks:
     """The step, its parts, torch's attention over the same cache, and keys coded beside the machine's limits."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -273,13 +310,13 @@ def step_tasks() -> Tasks:
     from attnlab.bench._tokens import tokens
     from attnlab.hashattention import cpu_kernels
 
-    ours = Step(N_STEP)
     q, k, v = (torch.from_numpy(x).transpose(1, 2) for x in (ours.queries[0], ours.k, ours.v))
     keys = tokens(3, N_ENCODE, 1, K)
     tasks: Tasks = {
         "decode.ours": ours.whole,
         "decode.encode": ours.encode,
         "decode.select": ours.select,
+        "decode.all": ours.all,
         "decode.sdpa": lambda: scaled_dot_product_attention(q, k, v),
         "encode": partial(cpu_kernels.encode, keys, cpu_kernels.Prepared(maps()), threads=1),
     }
@@ -289,6 +326,7 @@ def step_tasks() -> Tasks:
 def step_rows(seconds: Times) -> Rows:
     """The step against dense attention; coding against the product."""
     over = ratios(seconds["decode.sdpa"], seconds["decode.ours"], STEPS)
+    whole = ratios(seconds["decode.sdpa"], seconds["decode.all"])
     read = N_STEP // SPARSITY
     fewer = 2 * K * N_STEP / (2 * K * read + N_STEP)
     note = f"{read:,} of {N_STEP:,} tokens are read; the bytes that must be are {fewer:.1f} to 1"
@@ -296,6 +334,7 @@ def step_rows(seconds: Times) -> Rows:
     of_sgemm, library = _machine.of_sgemm(seconds, "encode", flops)
     return [
         bench.row("hashattention.decode.over_sdpa", over, "", better="higher", target=OVER_SDPA, note=note),
+        bench.row("hashattention.decode.all_over_sdpa", whole, "", better="higher"),
         bench.row("hashattention.encode.of_sgemm", of_sgemm, "", better="higher", note=library),
     ]
 
@@ -362,8 +401,8 @@ def time_rows(scans: Times, many: Times, step: Times) -> Rows:
         )
         per = 1e9 / n / queries / again
         result.append(_time(f"hashattention.times.{name}", times, per, "ns/code", f"{n:,} codes"))
-    for name in ("ours", "encode", "select", "sdpa"):
-        per = 1e6 if name == "sdpa" else 1e6 / STEPS
+    for name in ("ours", "encode", "select", "all", "sdpa"):
+        per = 1e6 if name in ("all", "sdpa") else 1e6 / STEPS
         result.append(_time(f"hashattention.times.decode.{name}", step[f"decode.{name}"], per, "us", ""))
     return [
         *result,

@@ -1,7 +1,8 @@
 """HashAttention on a CPU: codes made, scanned and selected from, and the selected rows attended to, for `numba_impl`.
 
 What it changes from the reference:
-    distances      one byte a key (two beyond 224 bits), of 32 keys at a time
+    distances      one byte a key (two beyond 224 bits); of 32 keys at a time, of 16 up to 64 bits, of 8 up to 256 bits
+                   and at 512; other codes key by key
     few of many    nothing is sorted: a threshold falls while the keys stream by, and only the rare key below it is
                    looked at; it goes into the list of its distance, so that equals stay in the order of tokens
     many           the threshold is found by halving, each step one count of the bytes below it; then one walk writes
@@ -40,7 +41,7 @@ from attnlab.lanes import (
     up,
 )
 
-__all__ = ["LARGEST_WORDS", "SINGLE", "Call", "Prepared", "Sizes", "attention", "distances", "encode", "select"]
+__all__ = ["LARGEST_WORDS", "LOG2E", "Call", "Prepared", "Sizes", "attention", "distances", "encode", "select"]
 
 LARGEST_WORDS = 2047  # of a code: distances fit two bytes, and the mark beyond the last key is above all of them
 SHORT_WORDS = 7  # up to which a distance, and that mark, fit a byte
@@ -51,17 +52,15 @@ TILE = 64  # selected tokens between two looks at the softmax's maximum
 ROWS = 64  # rows that maps are applied to at once
 LONG = 2**18  # keys from which on one query is shared out to threads
 BUSY = 2**16  # keys and selected tokens in all from which on queries are
-SINGLE, PAIR, BYTES, DOUBLES = range(4)  # how distances are measured
 
 LOG2E = 1.4426950408889634
 
 
 class Sizes(NamedTuple):
-    """Of a call: `kind` of distances and how many bytes one has, words of a code; K and V, the strides of rows of keys
-    and values in numbers.
+    """Of a call: how many bytes a distance has, words of a code; K and V, the strides of rows of keys and values in
+    numbers.
     """
 
-    kind: int
     bytes: int
     words: int
     K: int
@@ -82,17 +81,33 @@ def _at(x):
 @inlined
 def _measure(z, codes, query, n, to):
     """Distances of n keys, and the smallest."""
-    smallest, whole = 65535, 0
-    if z.kind == SINGLE:
+    smallest, whole = 65535, n // 8 * 8
+    if z.words == 1:
         whole = n // 32 * 32
         smallest = scan.singles8(codes, query, whole, to)
-    elif z.kind == PAIR:
+    elif z.words == 2:
         whole = n // 16 * 16
         smallest = scan.pairs8(codes, query, whole, to)
+    elif z.words == 3:
+        smallest = scan.grouped3(codes, query, whole, to)
+    elif z.words == 4:
+        smallest = scan.grouped4(codes, query, whole, to)
+    elif z.words == 5:
+        smallest = scan.grouped5(codes, query, whole, to)
+    elif z.words == 6:
+        smallest = scan.grouped6(codes, query, whole, to)
+    elif z.words == 7:
+        smallest = scan.grouped7(codes, query, whole, to)
+    elif z.words == 8:
+        smallest = scan.grouped8(codes, query, whole, to)
+    elif z.words == 16:
+        smallest = scan.grouped16(codes, query, whole, to)
+    else:
+        whole = 0
     step = 4 * z.words
     if whole < n:
         rest, left, there = codes + whole * step, n - whole, to + whole * z.bytes
-        if z.kind == DOUBLES:
+        if z.bytes == 2:
             smallest = min(smallest, scan.distances16(rest, step, query, z.words, left, there))
         else:
             smallest = min(smallest, scan.distances8(rest, step, query, z.words, left, there))
@@ -101,21 +116,21 @@ def _measure(z, codes, query, n, to):
 
 @inlined
 def _below(z, far, i, threshold):
-    if z.kind == DOUBLES:
+    if z.bytes == 2:
         return scan.below16(far + 2 * i, threshold)
     return scan.below8(far + i, threshold)
 
 
 @inlined
 def _next_below(z, far, i, n, threshold):
-    if z.kind == DOUBLES:
+    if z.bytes == 2:
         return scan.next_below16(far, i, n, threshold)
     return scan.next_below8(far, i, n, threshold)
 
 
 @inlined
 def _count_below(z, far, n, threshold):
-    if z.kind == DOUBLES:
+    if z.bytes == 2:
         return scan.count_below16(far, n, threshold)
     return scan.count_below8(far, n, threshold)
 
@@ -410,7 +425,7 @@ def _part_counts(z, far, first, n, threshold):
 @compiled
 def _part_attends(z, far, first, n, offset, threshold, equals, before, after, q, k, v, chosen, logits, state, y):
     """Attend to those of these candidates that are in the set, and to the tokens from 0 to `before` and from `after[0]`
-    to `after[1]`.
+    to `after[1]`; how many that are.
     """
     size = before
     chosen[:before] = np.arange(before)
@@ -419,6 +434,7 @@ def _part_attends(z, far, first, n, offset, threshold, equals, before, after, q,
     end = size + after[1] - after[0]
     chosen[size:end] = np.arange(after[0], after[1])
     _attend(z, _at(q), k, v, chosen, end, logits, state, y)
+    return end
 
 
 # -- maps --
@@ -482,7 +498,7 @@ class Prepared:
             table[:, n, 2] = address(w) + 4 * inputs * stride(room) * np.arange(heads)
             table[:, n, 3] = address(b) + 4 * room * np.arange(heads)
             table[:, n, 4] = stride(room)
-        self.table, self.last, self.row = table, self.kept[-1], stride(int(table[..., 1].max()))
+        self.table, self.last, self.row = table, self.kept[-1], stride(int(table[..., 1].max(initial=1)))
 
 
 def encode(x, maps, *, threads):
@@ -530,10 +546,9 @@ class Call:
         dense = key_codes.strides[3] == 4 and key_codes.strides[1] == 4 * W
         # the codes of a head, one after another
         self.key_codes = key_codes if dense or not key_codes.size else _by_heads(key_codes)
-        kind = DOUBLES if W > SHORT_WORDS else SINGLE if W == 1 else PAIR if W == 2 else BYTES
         K, k_row = (0, 0) if k is None else (k.shape[3], k.strides[1] // 4)
         V, v_row = (0, 0) if v is None else (v.shape[3], v.strides[1] // 4)
-        self.z = Sizes(kind, 1 + (kind == DOUBLES), W, K, V, k_row, v_row)
+        self.z = Sizes(1 + (W > SHORT_WORDS), W, K, V, k_row, v_row)
         self.keys, self.shape = S, (B, T, H)
         visible = range(S - T + 1, S + 1) if causal else [S] * T
         sizes = [(n, *(tokens_of(size, n) for size in (budget, sinks, window))) for n in visible]
@@ -595,14 +610,14 @@ def select(query_codes, key_codes, *, budget, sinks, window, causal, threads):
     return sets.reshape(*call.shape, call.largest)
 
 
-def attention(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal, scale, threads):
-    """(o [B, T, H, V], lse [B, T, H]); q, k, v are float32, codes uint32. Nothing is checked, and rows of k and v that
-    are in no set are not read.
+def attention(q, k, v, query_codes, key_codes, *, budget, sinks, window, causal, threads):
+    """(o [B, T, H, V], lse [B, T, H]); q, k, v are float32, q times scale and LOG2E already, codes uint32. Nothing is
+    checked, and rows of k and v that are in no set are not read.
     """
     k, v = steady(k), steady(v)
     call = Call(query_codes, key_codes, budget=budget, sinks=sinks, window=window, causal=causal, k=k, v=v)
     B, T, H = call.shape
-    q = np.ascontiguousarray(np.float32(scale * LOG2E) * q).reshape(B * T * H, q.shape[-1])
+    q = np.ascontiguousarray(q).reshape(B * T * H, q.shape[-1])
     out, lse = np.zeros((len(call.jobs), v.shape[-1]), np.float32), np.zeros(len(call.jobs), np.float32)
     if len(call.jobs) < threads and call.keys >= LONG:
         with ThreadPoolExecutor(threads) as pool:
@@ -644,15 +659,16 @@ def _shared_out(z, job, q, out, lse, pool, threads):
         before, after = start if i == 0 else 0, (end, n) if i == len(parts) - 1 else (n, n)
         desk = Desk(z, 0, 0, before + live + after[1] - after[0])
         memory = desk.chosen, desk.logits, desk.state, desk.y
-        _part_attends(z, far, first, live, start, threshold, shares[i], before, after, q[place], k, v, *memory)
-        return desk.state, desk.y
+        size = _part_attends(z, far, first, live, start, threshold, shares[i], before, after, q[place], k, v, *memory)
+        return size, desk.state, desk.y
 
     found = list(pool.map(attend, range(len(parts))))
-    tops = np.array([state[0] for state, _ in found])
-    top = tops.max()
-    if not top > -np.inf and not np.isnan(tops).any():
+    found = [part[1:] for part in found if part[0]]
+    if not found:
         out[place], lse[place] = 0, -np.inf
         return
+    tops = np.array([state[0] for state, _ in found])
+    top = tops.max()
     weights = np.exp2(tops - top)
     total = sum(w * state[LANES] for w, (state, _) in zip(weights, found, strict=True))
     out[place] = sum(w * y[: z.V] for w, (_, y) in zip(weights, found, strict=True)) / total

@@ -2,8 +2,8 @@
 from the reference and what that bought, are in `cpu_kernels.py`.
 
     widths   codes of up to 65,504 bits
-    types    q, and the rows of k and v that are read, in float32; where k or v is of another type, exactly the rows
-             that some query reads are converted, into a place beside the cache
+    types    q, and the rows of k and v that are read, in float32; where k or v is of another type, the sets are found
+             first, and exactly the rows that some query reads are converted, into a place beside the cache
     layout   the codes of a head are scanned one after another; where they do not lie so ([B, S, C, W] with several
              heads in one piece), they are copied first. `cache.CodeCache` keeps them right
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numba import get_num_threads
 
 from attnlab import backend
-from attnlab.arrays import as_numpy
+from attnlab.arrays import as_float, as_numpy
 from attnlab.backend import Unsupported
 from attnlab.hashattention import cpu_kernels
 from attnlab.hashattention.params import Maps
@@ -39,13 +39,14 @@ def attention(
     for longer codes.
     """
     sizes = {"budget": budget, "sinks": sinks, "window": window, "causal": causal}
-    q, k, v = backend.narrow("numba", "q", q), as_numpy(k), as_numpy(v)
+    scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
+    q = backend.narrow("numba", "scale times q", scale * cpu_kernels.LOG2E * as_float(q))
     codes = _words("query_codes", query_codes), _words("key_codes", key_codes)
-    if k.dtype != np.float32 or v.dtype != np.float32:
+    if not all(str(x.dtype).removeprefix("torch.") == "float32" for x in (k, v)):
         sets = cpu_kernels.select(*codes, **sizes, threads=get_num_threads())
         k, v = (_rows(name, x, sets, q.shape[2]) for name, x in (("k", k), ("v", v)))
-    scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
-    out, lse = cpu_kernels.attention(q, k, v, *codes, **sizes, scale=scale, threads=get_num_threads())
+    k, v = as_numpy(k), as_numpy(v)
+    out, lse = cpu_kernels.attention(q, k, v, *codes, **sizes, threads=get_num_threads())
     return (out, lse) if return_lse else out
 
 
@@ -67,7 +68,8 @@ class Decoder:
     """
 
     def __init__(self, query_maps: Maps):
-        self.maps = cpu_kernels.Prepared(query_maps)
+        parts = ([backend.narrow("numba", "maps", x) for x in part] for part in query_maps)
+        self.maps = cpu_kernels.Prepared(Maps(*map(tuple, parts)))
 
     def encode(self, x):
         """The codes of x [B, T, H, K] under these maps."""
@@ -90,12 +92,16 @@ def _words(name, codes):
 
 def _rows(name, x, sets, heads):
     """x [B, S, G, K] in float32 where some query of the group reads it; elsewhere nothing was written."""
-    if x.dtype == np.float32:
+    if str(x.dtype).removeprefix("torch.") == "float32":
         return x
     out = aligned(*x.shape, fill=False)
     for b, g in np.ndindex(x.shape[0], x.shape[2]):
         group = [h for h in range(heads) if h * x.shape[2] // heads == g]
         read = np.unique(sets[b][:, group])
         read = read[read >= 0]
-        out[b, read, g] = backend.narrow("numba", name, x[b, read, g])
+        rows = as_numpy(x[b, read, g])
+        with np.errstate(over="ignore"):
+            out[b, read, g] = rows
+        if np.isinf(out[b, read, g][np.isfinite(rows)]).any():
+            raise Unsupported(f"the numba implementation computes in float32, and {name} has numbers too large for it.")
     return out

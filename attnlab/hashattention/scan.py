@@ -22,12 +22,19 @@ __all__ = [
     "distances8",
     "distances16",
     "first_bit",
+    "grouped3",
+    "grouped4",
+    "grouped5",
+    "grouped6",
+    "grouped7",
+    "grouped8",
+    "grouped16",
     "next_below8",
     "next_below16",
     "ones",
     "pairs8",
     "singles8",
-]  # fmt: skip
+]
 
 GROUP = 64  # keys whose comparison makes one word
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
@@ -72,8 +79,21 @@ def first_bit(w, x) -> int:
 # -- distances; each piece returns the smallest --
 
 
-def _call_smaller(b: Any, x: Any, y: Any) -> Any:
+def _smaller(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.icmp_unsigned("<", x, y), x, y)
+
+
+def _reduced(b: Any, name: str, x: Any) -> Any:
+    """All lanes of a vector as one number."""
+    kind = x.type
+    function = cgutils.get_or_insert_function(
+        b.module, ir.FunctionType(kind.element, [kind]), f"llvm.vector.reduce.{name}.v{kind.count}i{kind.element.width}"
+    )
+    return b.call(function, [x])
+
+
+def _lanes(numbers: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
 def _single(word: Any, out: Any, keys: int) -> Any:
@@ -88,13 +108,10 @@ def _single(word: Any, out: Any, keys: int) -> Any:
             here = b.load(_at(w, b.add(codes, b.mul(i, w.integer(word.width // 8))), kind), align=4)
             far = b.trunc(_call(b, "ctpop", kind, b.xor(here, asked)), narrow)
             b.store(far, _at(w, b.add(to, b.mul(i, w.integer(out.width // 8))), narrow), align=1)
-            return [_call_smaller(b, far, smallest[0])]
+            return [_smaller(b, far, smallest[0])]
 
         (smallest,) = w.loop(n, some, [ir.Constant(narrow, [-1] * keys)], step=keys)
-        reduce = cgutils.get_or_insert_function(
-            b.module, ir.FunctionType(out, [narrow]), f"llvm.vector.reduce.umin.v{keys}i{out.width}"
-        )
-        return b.zext(b.call(reduce, [smallest]), I64)
+        return b.zext(_reduced(b, "umin", smallest), I64)
 
     return piece(distances)
 
@@ -103,23 +120,65 @@ singles8 = _single(I32, I8, 32)  # up to 32 bits
 pairs8 = _single(I64, I8, 16)  # up to 64 bits: two words are one number
 
 
+def _grouped(words: int, out: Any) -> Any:
+    """Codes of so many words, eight keys at a time, whose words are counted side by side and then added key by key; n a
+    multiple of 8. Two words make one number where they can.
+    """
+    number = I64 if words % 2 == 0 else I32
+    each, keys = words * 32 // number.width, 8
+    wide, narrow = ir.VectorType(number, each * keys), ir.VectorType(out, keys)
+
+    def distances(w, codes, query, n, to) -> int:
+        b = w.b
+        own = b.load(_at(w, query, ir.VectorType(number, each)), align=4)
+        asked = b.shuffle_vector(own, own, _lanes([j for _ in range(keys) for j in range(each)]))
+
+        def some(i, smallest):
+            here = b.load(_at(w, b.add(codes, b.mul(i, w.integer(4 * words))), wide), align=4)
+            ones = _call(b, "ctpop", wide, b.xor(here, asked))
+            far = None
+            for j in range(each):
+                part = b.shuffle_vector(ones, ones, _lanes([key * each + j for key in range(keys)]))
+                far = part if far is None else b.add(far, part)
+            far = b.trunc(far, narrow)
+            b.store(far, _at(w, b.add(to, b.mul(i, w.integer(out.width // 8))), narrow), align=1)
+            return [_smaller(b, far, smallest[0])]
+
+        (smallest,) = w.loop(n, some, [ir.Constant(narrow, [-1] * keys)], step=keys)
+        return b.zext(_reduced(b, "umin", smallest), I64)
+
+    return piece(distances)
+
+
+grouped3, grouped4, grouped5, grouped6, grouped7 = (_grouped(words, I8) for words in (3, 4, 5, 6, 7))
+grouped8, grouped16 = (_grouped(words, I16) for words in (8, 16))
+
+
 def _several(out: Any) -> Any:
-    """Codes of any number of words, `step` bytes from key to key."""
+    """Codes of any number of words, `step` bytes from key to key, eight words at a time."""
+    kind = ir.VectorType(I32, 8)
 
     def distances(w, codes, step, query, words, n, to) -> int:
         b, four = w.b, w.integer(4)
+        whole = b.and_(words, w.integer(-8))
+
+        def differences(first, j, type):
+            here, asked = (b.load(_at(w, b.add(x, b.mul(j, four)), type), align=4) for x in (first, query))
+            return _call(b, "ctpop", type, b.xor(here, asked))
 
         def key(i, smallest):
             first = b.add(codes, b.mul(i, step))
-
-            def word(j, sums):
-                here, asked = (b.load(_at(w, b.add(x, b.mul(j, four)), I32), align=4) for x in (first, query))
-                return [b.add(sums[0], _call(b, "ctpop", I32, b.xor(here, asked)))]
-
-            (far,) = w.loop(words, word, [ir.Constant(I32, 0)])
+            (eight,) = w.loop(
+                whole, lambda j, sums: [b.add(sums[0], differences(first, j, kind))], [ir.Constant(kind, [0] * 8)], 8
+            )
+            (far,) = w.loop(
+                b.sub(words, whole),
+                lambda j, sums: [b.add(sums[0], differences(first, b.add(j, whole), I32))],
+                [_reduced(b, "add", eight)],
+            )
             far = b.trunc(far, out)
             b.store(far, _at(w, b.add(to, b.mul(i, w.integer(out.width // 8))), out), align=1)
-            return [_call_smaller(b, far, smallest[0])]
+            return [_smaller(b, far, smallest[0])]
 
         (smallest,) = w.loop(n, key, [ir.Constant(out, -1)])
         return b.zext(smallest, I64)

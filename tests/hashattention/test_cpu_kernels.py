@@ -11,7 +11,7 @@ from attnlab import hashattention
 from attnlab.hashattention import Maps, cpu_kernels, numba_impl, reference, scan
 from attnlab.lanes import address, aligned, compiled
 
-BITS = (1, 31, 32, 33, 64, 65, 96, 224, 225, 300)  # one word, two as one number, bytes, two bytes
+BITS = (1, 31, 32, 33, 64, 65, 128, 130, 190, 224, 225, 300, 512, 700)  # each way to measure a distance
 EPS = 2.0**-23
 
 
@@ -77,6 +77,11 @@ def test_codes_of_heads_in_one_piece_are_told_apart():
 # -- attending --
 
 
+def attend(q, k, v, *codes, scale, threads=1, **sizes):
+    q = (scale * cpu_kernels.LOG2E * q.astype(float)).astype(np.float32)
+    return cpu_kernels.attention(q, k, v, *codes, threads=threads, **sizes)
+
+
 def close(got, exact, terms):
     """Rounding of sums of so many terms, relative to the largest output; three times what is usual."""
     np.testing.assert_allclose(got, exact, rtol=0, atol=3 * EPS * terms**0.5 * np.abs(exact).max(initial=1))
@@ -91,7 +96,7 @@ def test_one_query_is_the_same_from_any_number_of_threads(S, K, V, sizes, thread
     query, keys, sizes = call(S, 32, S, T=1, **sizes)
     q, k, v = (random([S, i]).normal(size=x).astype(np.float32) for i, x in
                enumerate([(1, 1, 2, K), (1, S, 1, K), (1, S, 1, V)]))  # fmt: skip
-    out, lse = cpu_kernels.attention(q, k, v, query, keys, scale=0.7, threads=threads, **sizes)
+    out, lse = attend(q, k, v, query, keys, scale=0.7, threads=threads, **sizes)
     exact, exact_lse = reference.attention(q, k, v, query, keys, scale=0.7, return_lse=True, **sizes)
     close(out, exact, K + S)
     np.testing.assert_array_equal(np.isinf(lse), np.isinf(exact_lse))
@@ -103,7 +108,7 @@ def test_large_logits_neither_overflow_nor_vanish():
     q, k = (random(i).normal(size=x).astype(np.float32) for i, x in enumerate([(1, 1, 2, 16), (1, 400, 1, 16)]))
     v = random(2).normal(size=(1, 400, 1, 4)).astype(np.float32)
     for scale in (300.0, -300.0):
-        out = cpu_kernels.attention(q, k, v, query, keys, scale=scale, threads=1, **sizes)[0]
+        out = attend(q, k, v, query, keys, scale=scale, threads=1, **sizes)[0]
         low = reference.attention(q, k, v, query, keys, scale=scale, dtype=np.float32, **sizes)
         exact = reference.attention(q, k, v, query, keys, scale=scale, **sizes)
         assert np.abs(out - exact).max() <= 4 * np.abs(low - exact).max() + 1e-6
@@ -116,7 +121,7 @@ def test_a_selected_nan_shows_and_another_head_is_untouched():
     chosen = reference.select(query, keys, **sizes)[0, 0]
     alone = next(int(i) for i in chosen[0] if i not in chosen[1])
     k[0, alone] = np.nan
-    out, lse = cpu_kernels.attention(q, k, v, query, keys, scale=1.0, threads=1, **sizes)
+    out, lse = attend(q, k, v, query, keys, scale=1.0, threads=1, **sizes)
     assert np.isnan(out[0, 0, 0]).all()
     assert np.isnan(lse[0, 0, 0])
     assert np.isfinite(out[0, 0, 1]).all()
@@ -144,6 +149,33 @@ def test_queries_and_rows_may_lie_in_any_order():
     assert not q.flags.c_contiguous
     got = hashattention.attention(q, k, v, query, keys, impl="numba", **sizes)
     close(got, reference.attention(q, k, v, query, keys, **sizes), 40)
+
+
+def test_what_float32_cannot_hold_is_refused_and_what_is_not_finite_stays_so():
+    query, keys, sizes = call(9, 32, 100, T=1, budget=20)
+    q, k = np.ones((1, 1, 2, 3)), np.ones((1, 100, 1, 3))
+    v = np.ones((1, 100, 1, 2))
+    refused = hashattention.api.backend.Unsupported
+    with pytest.raises(refused, match="scale times q has numbers too large"):
+        hashattention.attention(1e10 * q, k, v, query, keys, impl="numba", scale=1e30, **sizes)
+    with pytest.raises(refused, match="v has numbers too large"):
+        hashattention.attention(q, k, 1e300 * v, query, keys, impl="numba", **sizes)
+    with pytest.raises(refused, match="maps has numbers too large"):
+        numba_impl.encode(q, Maps((np.full((2, 3, 1), 1e300),), (np.full((2, 1), -5e299),)))
+    for value in (np.nan, np.inf):
+        got = hashattention.attention(q, np.full_like(k, value), v, query, keys, impl="numba", **sizes)
+        assert np.isnan(got).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_logits_of_minus_infinity_are_not_an_empty_set(threads, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "LONG", 1)
+    query, keys, sizes = call(10, 32, 300, T=1, budget=20)
+    q, k, v = np.ones((1, 1, 2, 3), np.float32), np.full((1, 300, 1, 3), -np.inf, np.float32), np.ones((1, 300, 1, 2))
+    with np.errstate(invalid="ignore"):
+        out, lse = attend(q, k, v.astype(np.float32), query, keys, scale=1.0, threads=threads, **sizes)
+    assert np.isnan(out).all()
+    assert np.isnan(lse).all()
 
 
 def test_codes_beyond_what_two_bytes_count_are_refused():
@@ -238,5 +270,5 @@ def test_rows_that_begin_anywhere_are_read_right():
     memory[:] = random(0).normal(size=len(memory))
     k = memory[3:].reshape(1, 200, 1, 21)[..., :13]
     q = random(1).normal(size=(1, 1, 2, 13)).astype(np.float32)
-    got = cpu_kernels.attention(q, k, k, query, keys, scale=1.0, threads=1, **sizes)[0]
+    got = attend(q, k, k, query, keys, scale=1.0, threads=1, **sizes)[0]
     close(got, reference.attention(q, k, k, query, keys, scale=1.0, **sizes), 70)
