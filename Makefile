@@ -31,7 +31,7 @@ INTERPRETED := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/kernels
 COMPILED    := env -u TRITON_INTERPRET $(BIN)/python -m pytest
 
 test: setup ## every test: the kernels interpreted, then compiled, and beside them all others
-	@report=$$(mktemp); $(COMPILED) -m "not aot" > $$report 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
+	@report=$$(mktemp); $(COMPILED) -m "not aot" > $$report 2>&1 & others=$$!; trap 'kill $$others; rm -f $$report; exit 130' INT TERM; \
 	$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels; compiled=$$?; \
 	wait $$others; rest=$$?; cat $$report; rm $$report; exit $$((interpreted | compiled | rest))
 

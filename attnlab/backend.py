@@ -111,11 +111,14 @@ def load(impl: str, mechanism: str) -> ModuleType:
     return importlib.import_module(f"attnlab.{mechanism}.{_row(impl).room}")
 
 
-def refuse_gradients(impl: str, **arrays: Any) -> None:
-    """Raise Unsupported if one of the named arrays wants a gradient that `impl` would silently drop."""
+def refuse_gradients(impl: str, *, only: tuple[str, ...] = (), **arrays: Any) -> None:
+    """Raise Unsupported if one of the named arrays wants a gradient that `impl` would silently drop; `only` are the
+    implementations that have gradients, where a mechanism has fewer than usual.
+    """
     wanting = [name for name, array in arrays.items() if getattr(array, "requires_grad", False)]
-    if wanting and not _row(impl).gradients:
-        able = ", ".join(repr(row.name) for row in ROWS if row.gradients)
+    having = only or tuple(row.name for row in ROWS if row.gradients)
+    if wanting and _row(impl).name not in having:
+        able = ", ".join(map(repr, having))
         raise Unsupported(
             f"impl={impl!r} has no gradients, and {wanting[0]} requires one; detach it, or use one of {able}."
         )

@@ -1,7 +1,9 @@
-"""Real attention heads: q, k and v of a real language model on real text, ready to load with NumPy alone.
+"""Real attention heads: q, k and v of a real language model on real text, ready to load with NumPy alone; and maps.
 
-The file `real_heads.safetensors` beside this module was written by `python -m attnlab.models`;
-`REAL_HEADS.md` tells where the model and the text come from and under which licences.
+The file `real_heads.safetensors` beside this module was written by `python -m attnlab.models`, and
+`hash_maps.safetensors`, the maps that HashAttention learned for the same heads from other text, by
+`python -m attnlab.hashattention.training`; `REAL_HEADS.md` tells where the model and the texts come from and under
+which licences.
 
 Axes: T tokens, H heads, K head width.
 """
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from attnlab.arrays import Float
 
 
 class Heads(NamedTuple):
@@ -89,3 +93,84 @@ def read_heads(path: str | Path) -> RealHeads:
         _heads={layer: Heads(*(arrays[f"layers.{layer}.{part}"] for part in "qkv")) for layer in structure["layers"]},
         _provenance=about,
     )
+
+
+class Maps(NamedTuple):
+    """F, one multi-layer perceptron a head: x -> SiLU(x w + b) -> ... -> x w + b, the last layer without SiLU. One
+    layer alone is a linear map, such as a random projection. H heads; I and O are the widths of a layer.
+    """
+
+    weights: tuple[Float[np.ndarray, "H I O"], ...]
+    biases: tuple[Float[np.ndarray, "H O"], ...]
+
+    @property
+    def bits(self) -> int:
+        """B: the width of the last layer."""
+        return int(self.biases[-1].shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedMaps:
+    """Maps that HashAttention learned for some layers of one model: float64, read-only, and how they came about."""
+
+    layers: tuple[int, ...]
+    _maps: Mapping[int, tuple[Maps, Maps]] = field(repr=False)
+    _provenance: Mapping[str, Any] = field(repr=False)
+
+    def layer(self, number: int) -> tuple[Maps, Maps]:
+        """(query maps, key maps) of one layer.
+
+        Raises ValueError when there are none for this layer.
+        """
+        if number not in self._maps:
+            raise ValueError(f"layer must be one of {', '.join(map(str, self.layers))}, got {number!r}")
+        return self._maps[number]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Whatever was written with the maps: text, settings, recall, versions, the command; a fresh copy."""
+        return dict(self._provenance)
+
+
+def hash_maps(layer: int) -> tuple[Maps, Maps]:
+    """The shipped 32-bit maps of a layer of `real_heads`: (query maps, key maps), three heads each, float64. They were
+    learned from other text than the heads are of.
+
+    Raises ValueError for a layer that is not shipped.
+    """
+    return shipped_maps().layer(layer)
+
+
+@functools.cache
+def shipped_maps() -> LearnedMaps:
+    """The maps of every shipped layer with their provenance, loaded once."""
+    with resources.as_file(resources.files("attnlab") / "hash_maps.safetensors") as path:
+        return read_maps(path)
+
+
+def read_maps(path: str | Path) -> LearnedMaps:
+    """The maps in a file that `hashattention.training.save` wrote.
+
+    Raises FileNotFoundError when there is no such file, ValueError when it is a safetensors file of another kind.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as stored:
+        described = (stored.metadata() or {}).get("attnlab.maps")
+        if described is None:
+            raise ValueError(f"path must be a file written by attnlab.hashattention.training, got {path}")
+        arrays = {name: stored.get_tensor(name).astype(np.float64) for name in stored.keys()}
+    for array in arrays.values():
+        array.flags.writeable = False
+
+    def maps(name: str) -> Maps:
+        def layers(part: str) -> tuple[np.ndarray, ...]:
+            count = sum(key.startswith(f"{name}.{part}.") for key in arrays)
+            return tuple(arrays[f"{name}.{part}.{n}"] for n in range(count))
+
+        return Maps(layers("weights"), layers("biases"))
+
+    about = json.loads(described)
+    numbers = tuple(about.pop("layers"))
+    both = {layer: (maps(f"layers.{layer}.query"), maps(f"layers.{layer}.key")) for layer in numbers}
+    return LearnedMaps(numbers, both, about)

@@ -62,6 +62,8 @@ HOUSE = {
     "nn/race": {"nn", "race"},
     "nn/softmax": {"nn"},
     "nn/associative_recall": {"nn"},
+    "nn/hf": {"hashattention"},
+    "nn/sparse_decode": {"nn", "hashattention", "models"},
     "cli": {"bench", "models", "panels"},
 }
 
@@ -87,9 +89,11 @@ MECHANISM = {
     "sequence_parallel": {"params", "tensors"},  # over the rooms, through the backend
     "api": {"params"},
     "streaming": {"params", "api"},
+    "cache": {"params", "api"},
+    "training": {"params", "reference", "selectors", "models"},  # the last to write the shipped maps again
     "claims": {"params", "reference", "selectors", "chunked", "near_misses", "theory", "rational", "enclosures"},
     "view": {"params", "reference", "theory", "selectors", "panels.still"},
-    "widget": {"params", "view", "api", "panels"},
+    "widget": {"params", "view", "api", "rational", "panels"},
     "__init__": {"params", "api"},
 }
 
@@ -108,6 +112,7 @@ HOMES = {
         "*/torch_impl.py",
         "*/triton_impl.py",
         "*/tensors.py",
+        "*/training.py",
         "*/sequence_parallel.py",
         "kernels/*",
         "attnlab/models.py",
@@ -124,7 +129,7 @@ HOMES = {
     "IPython": ["attnlab/panels/widget.py"],
     "playwright": ["attnlab/bench/*"],
     "flint": ["attnlab/claim.py", "*/claims.py"],
-    "safetensors": ["attnlab/data.py", "attnlab/models.py", "attnlab/nn/*"],
+    "safetensors": ["attnlab/data.py", "attnlab/models.py", "attnlab/nn/*", "*/training.py"],
     "transformers": ["attnlab/models.py", "attnlab/nn/*"],
 }
 

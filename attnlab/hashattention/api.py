@@ -55,7 +55,7 @@ def attention(
     }
     check_arguments(q, k, v, query_codes, key_codes, **options)
     room = backend.load(impl, "hashattention")
-    backend.refuse_gradients(impl, q=q, k=k, v=v)
+    backend.refuse_gradients(impl, only=("torch",), q=q, k=k, v=v)
     return room.attention(q, k, v, query_codes, key_codes, **options)
 
 

@@ -6,12 +6,13 @@ W = ceil(b / 32) words of a code.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnlab import draws, inputs
 from attnlab.arrays import Array, Axes, Float, as_float, check, check_shape, dial, flag
+from attnlab.data import Maps
 from attnlab.dials import Dials, knob
 from attnlab.inputs import INPUTS, TOY, Inputs
 
@@ -36,20 +37,6 @@ ROWS_PER_HEAD = 8192  # of the stream of projections
 LARGEST_BITS = 4096
 LARGEST_SIZE = 2**40
 Size = int | float  # of a set of tokens: a whole number of them, or a fraction of those that are visible
-
-
-class Maps(NamedTuple):
-    """F, one multi-layer perceptron a head: x -> SiLU(x w + b) -> ... -> x w + b, the last layer without SiLU. One
-    layer alone is a linear map, such as a random projection.
-    """
-
-    weights: tuple[Float[Array, "H I O"], ...]
-    biases: tuple[Float[Array, "H O"], ...]
-
-    @property
-    def bits(self) -> int:
-        """B: the width of the last layer."""
-        return int(self.biases[-1].shape[-1])
 
 
 def words(bits: int) -> int:
@@ -84,9 +71,10 @@ def first_bits(maps: Maps, bits: int) -> Maps:
 
 def tokens_of(size: Size, visible: int) -> int:
     """How many tokens a size is, where so many are visible: itself if whole, else that fraction of them, rounded down;
-    never more than there are.
+    never more than there are. A fraction as it is written: 0.29 of 100 are 29, though 0.29 in binary is a little less.
     """
-    return min(int(size) if isinstance(size, (int, np.integer)) else int(float(size) * visible), visible)
+    part = size if isinstance(size, (int, np.integer)) else float(size) * visible * (1 + 2**-50)
+    return min(int(part), visible)
 
 
 # -- the checks of the public doors --
@@ -108,17 +96,19 @@ def check_codes(name: str, codes: Any, axes: str, sizes: Axes) -> None:
         came = str(codes.dtype).removeprefix("torch.") if hasattr(codes, "dtype") else type(codes).__name__
         raise TypeError(f"{name} must be words of 32 bits, uint32 or int32, got {came}")
     check_shape(name, codes, axes, sizes)
+    if codes.shape[-1] == 0:
+        raise ValueError(f"{name} must have at least one word a code, got shape {tuple(codes.shape)}")
 
 
-def check_maps(name: str, maps: Any, heads: int, width: int) -> None:
-    """Maps for so many heads of such a width, layers that fit one another, finite numbers."""
-    whole = isinstance(maps, tuple) and len(maps) == 2 and all(isinstance(part, (tuple, list)) for part in maps)
-    if not whole or len(maps[0]) != len(maps[1]) or not maps[0]:
-        came = f"{len(maps[0])} and {len(maps[1])}" if whole else type(maps).__name__
+def check_maps(name: str, maps: Any, heads: int, width: int, owner: str = "x") -> None:
+    """Maps for so many heads of such a width, those of `owner`; layers that fit one another, finite numbers."""
+    whole = isinstance(maps, Maps) and all(isinstance(part, (tuple, list)) for part in maps)
+    if not whole or len(maps.weights) != len(maps.biases) or not maps.weights:
+        came = f"{len(maps.weights)} and {len(maps.biases)}" if whole else type(maps).__name__
         raise ValueError(f"{name} must be Maps(weights, biases), as many of one as of the other, got {came}")
-    before = (width, "x")
+    before = (width, owner)
     for n, (weight, bias) in enumerate(zip(*maps, strict=True)):
-        sizes: Axes = {"H": (heads, "x"), "I": before}
+        sizes: Axes = {"H": (heads, owner), "I": before}
         check(f"{name}.weights[{n}]", weight, "H I O", sizes)
         check(f"{name}.biases[{n}]", bias, "H O", sizes)
         before = (sizes["O"][0], f"{name}.weights[{n}]")
@@ -248,9 +238,9 @@ def learned_maps(name: str) -> tuple[Maps, Maps] | None:
     from attnlab import data  # reads the shipped file, so only where it is asked for
 
     layer, head = (int(part.split()[1]) for part in name.split(","))
-    try:
-        both = data.hash_maps(layer)
-    except ValueError:  # a layer without maps
+    shipped = data.shipped_maps()
+    if layer not in shipped.layers:
         return None
+    both = shipped.layer(layer)
     query_maps, key_maps = (Maps(*(tuple(x[head : head + 1] for x in part) for part in maps)) for maps in both)
     return query_maps, key_maps

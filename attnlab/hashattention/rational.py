@@ -48,6 +48,12 @@ class Lift(NamedTuple):
         (far, near), (lifted_far, lifted_near) = self.products(), self.lifted()
         return far < near and lifted_far > lifted_near
 
+    def facts(self) -> dict[str, str]:
+        """The numbers, and what becomes of them, by name."""
+        given = {"q": written(self.q), "keys k": written(*self.keys), "M": written(self.longest)}
+        lifted = {f"lifted, with [q, 1, {last}]": written(*self.lifted(last)) for last in (1, 0)}
+        return given | {"q k": written(*self.products())} | lifted
+
 
 class Kept(NamedTuple):
     """A few tokens of which one is kept, with its weight as it was or, as is really done, renormalised to 1."""
@@ -74,6 +80,16 @@ class Kept(NamedTuple):
         first = max(contributions)
         return contributions.count(first) == 1 and min(errors) < errors[contributions.index(first)]
 
+    def facts(self) -> dict[str, str]:
+        """The numbers, and what becomes of them, by name."""
+        weight = "with weight 1" if self.renormalised else "with its weight"
+        return {
+            "weights a": written(*self.weights),
+            "values v": written(*self.values),
+            "a |v|": written(*self.contributions()),
+            f"error where it alone is kept, {weight}": written(*self.errors()),
+        }
+
 
 class Dropped(NamedTuple):
     """Two tokens that are not read, with values of two numbers; what is lost is a sum, and a square of one."""
@@ -96,6 +112,15 @@ class Dropped(NamedTuple):
         """Dropping the cross terms changes the number."""
         left = 1 - sum(self.weights, Fraction(0))
         return shares_of_one((*self.weights, left)) and self.lost() != self.without_cross_terms()
+
+    def facts(self) -> dict[str, str]:
+        """The numbers, and what becomes of them, by name."""
+        return {
+            "weights a of what is dropped": written(*self.weights),
+            "values v": ", ".join(f"({written(*v)})" for v in self.values),
+            "|sum of a v|²": written(self.lost()),
+            "sum of a² |v|²": written(self.without_cross_terms()),
+        }
 
 
 class Named(NamedTuple):
@@ -125,8 +150,23 @@ class Named(NamedTuple):
         names = self.names()
         return shares_of_one(self.weights) and len(set(names)) < len(names) and self.output(names) != self.once()
 
+    def facts(self) -> dict[str, str]:
+        """The numbers, and what becomes of them, by name."""
+        return {
+            "weights a": written(*self.weights),
+            "values v": written(*self.values),
+            "tokens as named": ", ".join(str(i + 1) for i in self.names()),
+            "output of the list": written(self.output(self.names())),
+            "output of the set": written(self.once()),
+        }
+
 
 Example = Lift | Kept | Dropped | Named
+
+
+def written(*numbers: Fraction) -> str:
+    """Fractions with commas between them."""
+    return ", ".join(map(str, numbers))
 
 
 def shares_of_one(weights: Numbers) -> bool:

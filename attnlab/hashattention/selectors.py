@@ -47,7 +47,7 @@ class Head(NamedTuple):
 class Options(NamedTuple):
     """What selectors can be told."""
 
-    bits: int = 32  # of random projections; of codes, how many were learned
+    bits: int = 32  # of random projections
     seed: int = 0
     page: int = 16  # tokens in a page of Quest and in a block of InfLLM
     representatives: int = 4  # keys that stand for a block
@@ -212,6 +212,11 @@ def hash_codes(head: Head, options: Options) -> Array:
     return -hamming(as_words(head.query_codes), as_words(head.key_codes)[None])
 
 
+def code_bits(head: Head) -> float:
+    """What the codes of a head take, in whole words."""
+    return 32.0 * np.shape(head.key_codes)[1]
+
+
 def key_norm(head: Head, options: Options) -> Array:
     """Short keys first, whatever the query: what the middle layers of a real model attend to."""
     return np.broadcast_to(-np.linalg.norm(head.k, axis=1), (len(head.q), len(head.k)))
@@ -343,7 +348,7 @@ def magicpig(head: Head, budget: Array, sinks: Array, window: Array, options: Op
 SELECTORS = {
     "exact": Selector("the true logits", lambda head, options: 0.0, exact),
     "exact_value": Selector("a|v|, Lemmas 4.1-4.2, p. 5", lambda head, options: 0.0, exact_value),
-    "hash": Selector("HashAttention, arXiv:2412.14468v2", lambda head, options: options.bits, hash_codes),
+    "hash": Selector("HashAttention, arXiv:2412.14468v2", lambda head, options: code_bits(head), hash_codes),
     "lsh": Selector("signs of random projections", lambda head, options: options.bits, lsh),
     "lsh_centred": Selector(
         "the same of keys minus their mean",

@@ -516,8 +516,8 @@ class Sizes(NamedTuple):
 
 
 def _tokens(size: Size, visible: int) -> int:
-    """Itself if whole, else that fraction of the visible tokens, rounded down."""
-    return min(size if isinstance(size, int) else math.floor(size * visible), visible)
+    """Itself if whole, else that fraction of the visible tokens, as it is written, rounded down."""
+    return min(size if isinstance(size, int) else math.floor(size * visible * (1 + 2**-50)), visible)
 
 
 def sizes(T: int, S: int, budget: Size, sinks: Size, window: Size, causal: bool, device: torch.device) -> Sizes:

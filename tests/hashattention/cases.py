@@ -1,6 +1,7 @@
 """Inputs that the tests of HashAttention share, and the ways they take a call apart."""
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def chosen_sets(given: dict[str, Any]) -> dict[tuple[int, int, int], list[int]]:
     for b, t, h in np.ndindex(B, T, H):
         n = S - (T - 1 - t) if given["causal"] else S
         m, s, w = (
-            int(size * n) if isinstance(size, float) else min(size, n)
+            int(Fraction(str(size)) * n) if isinstance(size, float) else min(size, n)  # as the number is written
             for size in (given[name] for name in ("budget", "sinks", "window"))
         )
         fixed = {i for i in range(n) if i < s or i + w >= n}

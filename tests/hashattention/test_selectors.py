@@ -404,8 +404,8 @@ def test_metrics_by_hand():
     np.testing.assert_allclose(got.middle_mass, [3 / 9], rtol=1e-14)
     np.testing.assert_allclose(got.output_error, [abs(40 / 14 - 2) / 2], rtol=1e-13)
     assert got.tokens_read.tolist() == [3.0]
-    assert got.auxiliary_bits == 4
-    assert got.bytes_read.tolist() == [3 * (1 + 1) * 4 + 5 * 4 / 8]
+    assert got.auxiliary_bits == 32  # a code takes whole words
+    assert got.bytes_read.tolist() == [3 * (1 + 1) * 4 + 5 * 32 / 8]
 
 
 @pytest.mark.parametrize("name", SELECTORS)

@@ -177,13 +177,19 @@ def test_random_codes_share_their_projections_and_the_mean_key_is_taken_from_the
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_without_learned_maps_learned_codes_are_the_centred_ones(name, monkeypatch):
-    def none(layer):
-        raise ValueError("no maps")
-
-    monkeypatch.setattr(data, "hash_maps", none)
+    monkeypatch.setattr(data, "shipped_maps", lambda: data.LearnedMaps((), {}, {}))
     params = HashParams(input=name, tokens=8, codes=LEARNED)
     for words, other in zip(view.codes(params), view.codes(replace(params, codes=CENTRED)), strict=True):
         assert np.array_equal(words, other)
+
+
+def test_a_damaged_file_of_maps_is_no_layer_without_maps(monkeypatch):
+    def damaged():
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(data, "shipped_maps", damaged)
+    with pytest.raises(ValueError, match="damaged"):
+        HashParams(input="layer 21, head 0", tokens=8, codes=LEARNED).maps()
 
 
 # -- the toy --

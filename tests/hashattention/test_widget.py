@@ -7,9 +7,9 @@ import pytest
 import traitlets
 
 from attnlab import backend, interpreted, panels, parity
-from attnlab.hashattention import view
+from attnlab.hashattention import rational, view
 from attnlab.hashattention.params import HashParams
-from attnlab.hashattention.widget import HashPanel
+from attnlab.hashattention.widget import Counterexamples, HashPanel
 from attnlab.panels import export, link
 
 LATE = "layer 21, head 1"
@@ -93,3 +93,27 @@ def test_the_module_text_is_whole_and_small(panel):
     assert len(panels.source("hashattention").encode()) < 150_000
     assert len(panel._esm.encode()) < 55_000  # of the 60 KB that a panel may leave in a saved notebook
     assert len(json.dumps(panel.state)) < 1_000
+
+
+# -- counterexamples --
+
+
+@pytest.mark.parametrize("kind", rational.KINDS)
+def test_the_button_finds_another_counterexample_and_shows_its_numbers(kind):
+    shown = Counterexamples(kind)
+    seen = []
+    for _ in range(len(rational.STORED[kind]) + 4):
+        example = shown.example
+        assert rational.verify(example)
+        for name, numbers in example.facts().items():
+            assert f"<th scope='row'>{name}</th><td>{numbers}</td>" in shown.table.value
+        seen.append(example)
+        shown.another.click()
+    assert tuple(seen[: len(rational.STORED[kind])]) == rational.STORED[kind]
+    assert len(set(seen)) > len(rational.STORED[kind]) + 1
+    shown.close()
+
+
+def test_an_unknown_kind_of_counterexample_is_refused():
+    with pytest.raises(ValueError, match="kind must be one of lift, isolated"):
+        Counterexamples("lifted")
