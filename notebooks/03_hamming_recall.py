@@ -16,7 +16,7 @@ import numpy as np
 from attnlab import backend, data, parity
 from attnlab.dense import unit
 from attnlab.hashattention import HashParams, attention, encode, rational, reference, select, selectors, view
-from attnlab.hashattention.widget import HashPanel
+from attnlab.hashattention.widget import Counterexamples, HashPanel
 
 # %% [markdown]
 # ## Bits, distance, a set
@@ -101,7 +101,12 @@ assert example.lifted(1) == (Fraction(7, 5), 1)  # the farther key is ahead
 assert example.lifted(0) == example.products()  # with 0 in its place nothing is added
 
 # %% [markdown]
-# One example is no accident. **Find another**: every number below gives one, and each is checked without rounding.
+# One example is no accident. The button finds another one each time; each is checked without rounding, and
+# `shown.example` is the one on the screen. Other kinds are in `rational.KINDS`.
+
+# %%
+shown = Counterexamples("lift")
+shown
 
 # %%
 for number in range(1, 5):
