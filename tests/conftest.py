@@ -8,10 +8,12 @@ share a process with its compiler. With TRITON_INTERPRET=1 the tests marked `int
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 
 import pytest
 
+from attnlab import models
 from attnlab.backend import Unavailable, interpreting
 from attnlab.bench import _lab
 
@@ -104,3 +106,29 @@ def browser():
 def node_missing():
     """Why no JavaScript can be tested here, or nothing."""
     return no_node()
+
+
+@pytest.fixture(scope="session")
+def cache_home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)  # 540 MB
+
+
+@pytest.fixture(scope="session")
+def language_model(cache_home):
+    """SmolLM2, read once from its file, kept in a cache folder of this test run, with every connection refused."""
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("the language model must load without a network")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache_home))
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        try:
+            return models.load()
+        except models.ModelMissing as why:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(why))

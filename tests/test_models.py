@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,23 +26,6 @@ IDS = [504, 1343, 314, 260, 3575, 30, 198]  # seven tokens; any would do
 
 def refuse(*_args, **_kwargs):
     raise AssertionError("this must not be used here")
-
-
-@pytest.fixture(scope="session")
-def cache_home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)  # 540 MB
-
-
-@pytest.fixture(scope="session")
-def language_model(cache_home):
-    """Read once from the model file, kept in a cache folder of this test run, with every connection refused."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(cache_home))
-        patch.setattr(socket.socket, "connect", refuse)
-        patch.setattr(socket, "getaddrinfo", refuse)
-        return load()
 
 
 @pytest.fixture

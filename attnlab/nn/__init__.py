@@ -7,6 +7,8 @@ Where what stands:
     softmax, for comparison                    softmax.py: SoftmaxAttention
     what they share; a layer on disk           layer.py: save, load
     an experiment with all of them             associative_recall.py (python -m attnlab.nn.associative_recall)
+    HashAttention in transformers              hf.py: register, configure
+    what sparse decoding does to a real model  sparse_decode.py (python -m attnlab.nn.sparse_decode)
 
 All take x [B, T, width] and give back [B, T, width]; docs/nn.md shows how one takes the place of a block's attention.
 Importing this package needs torch, which `import attnlab` alone does not.
