@@ -37,6 +37,8 @@ QUERY_HEADS = (0, 3, 6)  # the first of each group of three, so one for each key
 TOKENS = 2048
 TOPIC = "compound"  # of pydoc_data.topics: "Compound statements", prose with grammar and code
 
+SHORTEST_PARAGRAPH = 60  # characters; a shorter one ("See also:") may stand in any text
+
 VERSIONS_OF = ("torch", "transformers", "tokenizers", "gguf")  # what the numbers in the file depend on
 
 ATTENTION = "attnlab_capture"  # our name among transformers' attention implementations
@@ -262,6 +264,29 @@ def _ready(model: Any, tokenizer: Any) -> LanguageModel:
     AttentionMaskInterface.register(ATTENTION, AttentionMaskInterface()["sdpa"])
     model.set_attn_implementation(ATTENTION)
     return LanguageModel(model.eval(), tokenizer)
+
+
+# -- The text ----------------------------------------------------------------------------------------------------------
+
+
+def other_text() -> tuple[list[str], str]:
+    """(names, text) of the topics of this Python's documentation that share nothing with TOPIC, the longest first: what
+    may be learned from where the shipped heads are to judge.
+
+    Many topics are parts of others. One that shares a paragraph with TOPIC is left out, and so is one that mostly
+    repeats those before it.
+    """
+    from pydoc_data.topics import topics
+
+    passage, met, names = " ".join(topics[TOPIC].split()), set[str](), []
+    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
+        paragraphs = {" ".join(part.split()) for part in topics[name].split("\n\n")}
+        paragraphs = {part for part in paragraphs if len(part) > SHORTEST_PARAGRAPH}
+        if name == TOPIC or any(part in passage for part in paragraphs) or 2 * len(paragraphs & met) > len(paragraphs):
+            continue
+        met |= paragraphs
+        names.append(name)
+    return names, "\n\n".join(topics[name] for name in names)
 
 
 # -- The shipped file -------------------------------------------------------------------------------------------------

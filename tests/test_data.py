@@ -1,4 +1,4 @@
-"""The shipped real heads: whole, described, and really what they are said to be."""
+"""The shipped real heads and learned maps: whole, described, and really what they are said to be."""
 
 import hashlib
 import re
@@ -7,7 +7,9 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from attnlab.data import read_heads, real_heads
+from attnlab import models
+from attnlab.data import hash_maps, read_heads, read_maps, real_heads, shipped_maps
+from attnlab.hashattention import Maps, encode, selectors
 
 T, H, K = 2048, 3, 64
 HEADS = [(layer, head) for layer in (2, 9, 21) for head in range(H)]
@@ -59,8 +61,9 @@ def test_layers_and_heads_carry_the_models_numbers():
     assert heads.kv_heads == tuple(head // 3 for head in heads.query_heads)  # nine query heads share three
 
 
-def test_the_file_is_at_most_8_mib():
-    assert len((resources.files("attnlab") / "real_heads.safetensors").read_bytes()) <= 8 * 2**20
+def test_both_files_are_at_most_8_mib():
+    files = [resources.files("attnlab") / name for name in ("real_heads.safetensors", "hash_maps.safetensors")]
+    assert sum(len(file.read_bytes()) for file in files) <= 8 * 2**20
 
 
 def test_no_two_heads_hold_the_same_numbers():
@@ -170,3 +173,87 @@ def test_a_safetensors_file_of_another_kind_is_refused(tmp_path):
     save_file({"weights": np.zeros(5, np.float16)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match=r"path must be a file written by python -m attnlab\.models, got .*other"):
         read_heads(tmp_path / "other.safetensors")
+
+
+# -- the maps --
+
+
+@pytest.mark.parametrize("layer", [2, 9, 21])
+def test_maps_are_two_of_three_heads_64_128_128_32_finite_and_read_only(layer):
+    assert shipped_maps().layers == (2, 9, 21) == real_heads().layers
+    for maps in hash_maps(layer):
+        assert isinstance(maps, Maps)
+        assert maps.bits == 32
+        assert [w.shape for w in maps.weights] == [(H, 64, 128), (H, 128, 128), (H, 128, 32)]
+        assert [b.shape for b in maps.biases] == [(H, 128), (H, 128), (H, 32)]
+        for x in (*maps.weights, *maps.biases):
+            assert x.dtype == np.float64
+            assert np.isfinite(x).all()
+            assert np.array_equal(x, x.astype(np.float16))
+            assert not x.flags.writeable
+
+
+def test_no_maps_for_another_layer():
+    with pytest.raises(ValueError, match="layer must be one of 2, 9, 21, got 3"):
+        hash_maps(3)
+
+
+def test_a_file_of_another_kind_is_no_maps():
+    with (
+        resources.as_file(resources.files("attnlab") / "real_heads.safetensors") as path,
+        pytest.raises(ValueError, match=r"path must be a file written by attnlab\.hashattention\.training"),
+    ):
+        read_maps(path)
+    with pytest.raises(FileNotFoundError):
+        read_maps("no such file")
+
+
+def test_the_maps_say_how_they_were_learned_and_of_what():
+    facts, heads = shipped_maps().provenance, real_heads().provenance
+    assert facts["model_sha256"] == heads["model_sha256"]
+    assert tuple(facts["query_heads"]) == real_heads().query_heads
+    assert models.TOPIC not in facts["text_topics"]
+    assert facts["settings"]["seed"] == 0
+    assert facts["threads"] == 1
+    assert facts["command"] == "python -m attnlab.hashattention.training hash_maps.safetensors"
+    assert re.fullmatch(r"torch \S+, transformers \S+, tokenizers \S+, gguf \S+", facts["versions"])
+
+
+def test_the_notice_tells_what_the_file_of_the_maps_tells():
+    facts, notice = shipped_maps().provenance, (resources.files("attnlab") / "REAL_HEADS.md").read_text("utf-8")
+    for name in ("text_sha256", "versions", "command"):
+        assert facts[name] in notice, name
+    assert f"{facts['settings']['steps']:,} steps" in notice
+    for layer, found in facts["recall_at_64"].items():
+        rows = [line for line in notice.splitlines() if line.startswith(f"| {layer} |")]
+        assert rows == [f"| {layer} | " + " | ".join(f"{np.mean(x):.3f}" for x in found.values()) + " |"]
+
+
+def test_the_maps_learned_from_text_that_shares_no_sixteen_words_with_the_heads():
+    _, text = models.other_text()
+    runs = [
+        {tuple(words[n : n + 16]) for n in range(len(words))}
+        for words in (text.split(), "".join(real_heads().tokens).split())
+    ]
+    assert not runs[0] & runs[1]
+
+
+@pytest.mark.parametrize("layer", [2, 9, 21])
+def test_the_maps_find_what_the_file_says_they_find(layer):
+    """Rounding may move a number across 0, and a bit then differs: a thousandth is two tokens of 64 in one query of
+    thirty.
+    """
+    found, (q, k, v) = shipped_maps().provenance["recall_at_64"][str(layer)], real_heads().layer(layer)
+    codes = dict(zip(("query_codes", "key_codes"), map(encode, (q, k), hash_maps(layer)), strict=True))
+    head = selectors.head_of(q, k, v, 0, 1, **codes)
+    assert selectors.measure("hash", head, budget=64).recall[1024:].mean() == pytest.approx(
+        found["hash 32"][1], abs=1e-3
+    )
+    # above signs of random projections of four times as many bits, and above who does not look at the query
+    assert all(np.mean(found["hash 32"]) > np.mean(x) for name, x in found.items() if name != "hash 32")
+
+
+def test_in_a_late_layer_learned_bits_find_three_times_what_random_ones_find():
+    found = shipped_maps().provenance["recall_at_64"]["21"]
+    assert all(np.array(found["hash 32"]) > 2 * np.array(found["lsh_centred 32"]))
+    assert np.mean(found["hash 32"]) > 3 * np.mean(found["lsh_centred 32"])

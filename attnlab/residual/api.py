@@ -67,7 +67,12 @@ def attention(
     }
     check_arguments(q, k, v, retention, write, correction, **options)
     room = backend.load(impl, "residual")
-    gates: dict[str, Any] = {"retention": retention, "log_retention": log_retention, "write": write, "correction": correction}
+    gates: dict[str, Any] = {
+        "retention": retention,
+        "log_retention": log_retention,
+        "write": write,
+        "correction": correction,
+    }
     memories: dict[str, Any] = {} if state is None else {"state.base": state[0], "state.residual": state[1]}
     backend.refuse_gradients(impl, q=q, k=k, v=v, **gates, **memories)
     return room.attention(q, k, v, retention, write, correction, **options)
