@@ -87,7 +87,7 @@ def test_what_misses_its_target_is_short(given, id):
 
 def test_times_are_of_a_code_and_query():
     rows = by_id(hashattention.time_rows(scans(), many(), step()))
-    per = {"top64.random.kernel": 5 * 2**20, "sixteenth.ours": 20 * 2**17, "top64.queries32.ours": 32 * 2**23}
+    per = {"top64.random.kernel": 50 * 2**20, "sixteenth.ours": 50 * 2**17, "top64.queries32.ours": 32 * 2**23}
     for name, calls in per.items():
         assert rows[f"hashattention.times.{name}"]["value"] == float(f"{1e9 / calls:.4g}")
     assert rows["hashattention.times.decode.sdpa"]["value"] == 20_000

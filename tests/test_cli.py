@@ -192,7 +192,7 @@ def test_a_row_is_judged_only_where_it_can_be(samples, better, target, status):
 
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert cli.main(["bench", "nothing"]) == 2
-    assert "there are kernels, panels, race" in capsys.readouterr().err
+    assert "there are hashattention, kernels, panels, race" in capsys.readouterr().err
 
 
 def test_a_checkout_opens_its_own_notebooks():

@@ -1,10 +1,11 @@
 """HashAttention on a CPU: codes made, scanned and selected from, and the selected rows attended to, for `numba_impl`.
 
 What it changes from the reference:
-    distances      one byte a key (two beyond 224 bits); of 32 keys at a time, of 16 up to 64 bits, of 8 up to 256 bits
+    distances      one byte a key (two beyond 224 bits); of 64 keys at a time, of 16 up to 64 bits, of 8 up to 256 bits
                    and at 512; other codes key by key
-    few of many    nothing is sorted: a threshold falls while the keys stream by, and only the rare key below it is
-                   looked at; it goes into the list of its distance, so that equals stay in the order of tokens
+    few of many    nothing is sorted: the first keys give a threshold, which falls while the others stream by, and only
+                   the rare key below it is looked at; it goes into the list of its distance, so that equals stay in the
+                   order of tokens
     many           the threshold is found by halving, each step one count of the bytes below it; then one walk writes
                    the tokens below it and, of those at it, the first ones: they come out in rising order
     attention      reads rows where they lie, 64 selected tokens at a time, with the softmax carried along; the next
@@ -12,11 +13,12 @@ What it changes from the reference:
     one query      the keys are shared out to threads, each of which attends to what it found; parts are merged by the
                    logarithm of their denominators
 
-The ladder, in nanoseconds a key of one query at 32 bits, one core of an EPYC with AVX-512, the other one busy; faiss
-took 0.84 (counting) and 0.99 (heap) for the 64 nearest of a million:
-    0.058    distances alone, written out
-    0.052    the 64 nearest of a million: a block's smallest distance comes with the distances and is compared first
-    0.09     the same over 131,072 keys, where the first thresholds are found
+The ladder, in nanoseconds a key of one query at 32 bits, the 64 nearest of a million, one core of an EPYC with AVX-512,
+where faiss takes 0.86 (counting) and 0.99 (heap):
+    0.046    distances alone, into a block that is overwritten; 0.058 written out
+    0.063    a threshold that falls from above, blocks of 1,024 keys whose smallest distance is compared first
+    0.059    64 keys at a time; a first threshold from 16,384 keys; blocks of 2,048
+    0.083    through the door, which plans the call and makes its memory
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -45,12 +47,12 @@ __all__ = ["LARGEST_WORDS", "LOG2E", "Call", "Prepared", "Sizes", "attention", "
 
 LARGEST_WORDS = 2047  # of a code: distances fit two bytes, and the mark beyond the last key is above all of them
 SHORT_WORDS = 7  # up to which a distance, and that mark, fit a byte
-BLOCK = 1024  # keys whose smallest distance is compared at once
+START, BLOCK = 16384, 2048  # keys that give a first threshold; and whose smallest distance is compared at once
 RARE = 400  # so many keys for each one wanted: then they stream
 MOST_LISTED = 2**18  # places in the lists of a stream
 TILE = 64  # selected tokens between two looks at the softmax's maximum
 ROWS = 64  # rows that maps are applied to at once
-LONG = 2**18  # keys from which on one query is shared out to threads
+LONG = 2**20  # keys from which on one query is shared out to threads
 BUSY = 2**16  # keys and selected tokens in all from which on queries are
 
 LOG2E = 1.4426950408889634
@@ -83,7 +85,7 @@ def _measure(z, codes, query, n, to):
     """Distances of n keys, and the smallest."""
     smallest, whole = 65535, n // 8 * 8
     if z.words == 1:
-        whole = n // 32 * 32
+        whole = n // 64 * 64
         smallest = scan.singles8(codes, query, whole, to)
     elif z.words == 2:
         whole = n // 16 * 16
@@ -138,42 +140,8 @@ def _count_below(z, far, n, threshold):
 @inlined
 def _close(z, far, n):
     """Mark what stands after the last distance, up to a whole group: further than any key."""
-    far[n * z.bytes : (n + -n % scan.GROUP) * z.bytes] = 255
-
-
-@compiled
-def _stream(z, codes, query, first, n, m, far, counts, lists, chosen):
-    """The m nearest of n keys into `chosen`, rising; `first` is the number of the first one."""
-    highest, at = 32 * z.words, _at(far)
-    counts[: highest + 1] = 0
-    threshold, have = highest + 1, 0  # keys below the threshold are wanted, and so many are listed
-    for start in range(0, n, BLOCK):
-        live = min(BLOCK, n - start)
-        if _measure(z, codes + 4 * z.words * start, query, live, at) >= threshold:
-            continue
-        end = live + -live % scan.GROUP
-        _close(z, far, live)
-        group = _next_below(z, at, 0, end, threshold)
-        while group < end:
-            mask = _below(z, at, group, threshold)
-            while mask:
-                i = group + scan.first_bit(mask)
-                mask &= mask - 1
-                distance = far[2 * i] + 256 * far[2 * i + 1] if z.bytes == 2 else np.int64(far[i])
-                if distance < threshold:
-                    lists[distance * m + counts[distance]] = first + start + i
-                    counts[distance] += 1
-                    have += 1
-                    while have >= m:
-                        threshold -= 1
-                        have -= counts[threshold]
-            group = _next_below(z, at, group + scan.GROUP, end, threshold)
-    written = 0
-    for distance in range(min(threshold, highest) + 1):
-        for j in range(min(counts[distance], m - written)):
-            chosen[written] = lists[distance * m + j]
-            written += 1
-    chosen[:written].sort()
+    for i in range(n * z.bytes, (n + -n % scan.GROUP) * z.bytes):
+        far[i] = 255
 
 
 @compiled
@@ -188,6 +156,45 @@ def _threshold(z, far, n, m, smallest):
         else:
             low, below = middle + 1, count
     return low, below
+
+
+@compiled
+def _stream(z, codes, query, first, n, m, far, counts, lists, chosen):
+    """The m nearest of n keys into `chosen`, rising; `first` is the number of the first one."""
+    highest, at = 32 * z.words, _at(far)
+    counts[: highest + 1] = 0
+    threshold, have = highest + 1, 0  # keys below the threshold are wanted, and so many are listed
+    start = 0
+    while start < n:
+        live = min(BLOCK if start else START, n - start)
+        smallest = _measure(z, codes + 4 * z.words * start, query, live, at)
+        end = live + -live % scan.GROUP
+        if smallest < threshold:
+            _close(z, far, live)
+            if start == 0:  # what the first keys hold bounds what all hold
+                threshold = _threshold(z, at, live, m, smallest)[0] + 1
+            group = _next_below(z, at, 0, end, threshold)
+            while group < end:
+                mask = _below(z, at, group, threshold)
+                while mask:
+                    i = group + scan.first_bit(mask)
+                    mask &= mask - 1
+                    distance = far[2 * i] + 256 * far[2 * i + 1] if z.bytes == 2 else np.int64(far[i])
+                    if distance < threshold:
+                        lists[distance * m + counts[distance]] = first + start + i
+                        counts[distance] += 1
+                        have += 1
+                        while have >= m:
+                            threshold -= 1
+                            have -= counts[threshold]
+                group = _next_below(z, at, group + scan.GROUP, end, threshold)
+        start += live
+    written = 0
+    for distance in range(min(threshold, highest) + 1):
+        for j in range(min(counts[distance], m - written)):
+            chosen[written] = lists[distance * m + j]
+            written += 1
+    chosen[:written].sort()
 
 
 @compiled
@@ -577,7 +584,7 @@ def _plan(jobs, B, T, H, sizes, query, W, codes, k, v):
     """Fill the jobs, see `_outputs`; (keys whose distances are kept, places in the lists of a stream, the size of the
     largest set, keys that are scanned in all).
     """
-    counted, listed, largest, work, place = BLOCK, 0, 0, 0, 0
+    counted, listed, largest, work, place = START, 0, 0, 0, 0
     for b in range(B):
         for t in range(T):
             n, m, sinks, window = sizes[t]

@@ -116,7 +116,7 @@ def _single(word: Any, out: Any, keys: int) -> Any:
     return piece(distances)
 
 
-singles8 = _single(I32, I8, 32)  # up to 32 bits
+singles8 = _single(I32, I8, 64)  # up to 32 bits
 pairs8 = _single(I64, I8, 16)  # up to 64 bits: two words are one number
 
 

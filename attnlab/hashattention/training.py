@@ -148,8 +148,8 @@ def choose_keys(
     important ones, half of the rest for those that are near, the rest for others; places that a kind does not need go
     to the next, those of the last to the ones before, and who gets them is drawn at random.
 
-    A key stands for as many as its kind has over those drawn, so on average over the draws the loss over the chosen
-    keys is the one over all.
+    A key stands for as many as its kind has over those drawn, so a sum over the chosen keys is on average over the
+    draws the sum over all.
     """
     kinds = [kind.nonzero()[:, 0] for kind in (important, near & ~important, ~important & ~near)]
     places, left = keys, sum(map(len, kinds))
@@ -267,12 +267,15 @@ def train(
     Raises ValueError or TypeError naming the argument; no sequence may be too short to have an unimportant token.
     Source: arXiv:2412.14468v2, Sec. 4.2, p. 5; the time-saving choice of keys is ours.
     """
-    for name, value, low, high in (
-        ("bits", bits, 1, LARGEST_BITS), ("top", top, 1, 2**20), ("sinks", sinks, 0, 2**40),
-        ("window", window, 0, 2**40), ("steps", steps, 1, 2**40), ("queries", queries, 1, 2**20),
-        ("keys", keys, 4, 2**40), ("hard", hard, 0, 2**20), ("held_out", held_out, 0, 2**20), ("seed", seed, 0, 2**32),
-    ):  # fmt: skip
+    bits, top, sinks, window, steps, queries, keys, hard, held_out, seed = (
         dial(name, value, low, high, integer=True)
+        for name, value, low, high in (
+            ("bits", bits, 1, LARGEST_BITS), ("top", top, 1, 2**20), ("sinks", sinks, 0, 2**40),
+            ("window", window, 0, 2**40), ("steps", steps, 1, 2**40), ("queries", queries, 1, 2**20),
+            ("keys", keys, 4, 2**40), ("hard", hard, 0, 2**20), ("held_out", held_out, 0, 2**20),
+            ("seed", seed, 0, 2**32),
+        )
+    )  # fmt: skip
     beta = 1 / top if beta is None else beta
     for name, size in {"alpha": alpha, "beta": beta, "rate": rate}.items():
         dial(name, size, 0, 1e6)
