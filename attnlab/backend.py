@@ -112,16 +112,18 @@ def load(impl: str, mechanism: str) -> ModuleType:
 
 
 def refuse_gradients(impl: str, *, only: tuple[str, ...] = (), **arrays: Any) -> None:
-    """Raise Unsupported if one of the named arrays wants a gradient that `impl` would silently drop; `only` are the
-    implementations that have gradients, where a mechanism has fewer than usual.
+    """Raise Unsupported if one of the named arrays wants a gradient that `impl` would silently drop; under torch's
+    `no_grad` nobody wants one. `only` are the implementations that have gradients, where a mechanism has fewer than
+    usual.
     """
     wanting = [name for name, array in arrays.items() if getattr(array, "requires_grad", False)]
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.is_grad_enabled():
+        return
     having = only or tuple(row.name for row in ROWS if row.gradients)
     if wanting and _row(impl).name not in having:
-        able = ", ".join(map(repr, having))
-        raise Unsupported(
-            f"impl={impl!r} has no gradients, and {wanting[0]} requires one; detach it, or use one of {able}."
-        )
+        able = " or ".join(map(repr, having))
+        raise Unsupported(f"impl={impl!r} has no gradients, and {wanting[0]} requires one; detach it, or use {able}.")
 
 
 def narrow(impl: str, name: str, array: Any) -> np.ndarray:

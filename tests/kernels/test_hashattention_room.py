@@ -146,9 +146,7 @@ def test_a_gradient_is_refused_and_not_dropped(device):
     given = arguments(**SMALL)
     q, k, v = (torch.from_numpy(given[name]).float().to(device) for name in "qkv")
     given |= {"q": q, "k": k, "v": v.requires_grad_()}
-    with pytest.raises(
-        backend.Unsupported, match="has no gradients, and v requires one; detach it, or use impl='torch'"
-    ):
+    with pytest.raises(backend.Unsupported, match=r"no gradients, and v requires one; detach it, or use 'torch'"):
         attention(**given, impl="triton")
     with torch.no_grad():
         assert not attention(**given, impl="triton").requires_grad
