@@ -84,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage="attnlab export MECHANISM OUT.html [--set NAME=VALUE ...] [--link ADDRESS] [--force]",
         description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
     )
-    export.add_argument("mechanism", metavar="MECHANISM", help="whose panel: race, residual, or dense for softmax")
+    export.add_argument(
+        "mechanism", metavar="MECHANISM", help="whose panel: race, residual, hashattention, or dense for softmax"
+    )
     export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
     export.add_argument(
         "--set",

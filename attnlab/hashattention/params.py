@@ -159,7 +159,10 @@ def check_selection(
 def _divides(name: str, heads: int, known: tuple[int, str]) -> None:
     of_q, owner = known
     if heads != of_q and (heads == 0 or of_q % heads):
-        raise ValueError(f"{name} must have a number of heads that divides the {of_q} of {owner}, got {heads}")
+        axes = "[B, S, C, W]" if name == "key_codes" else "[B, S, G, ...]"
+        raise ValueError(
+            f"{name} must be {axes} with a number of heads that divides the {of_q} of {owner}, got {heads}"
+        )
 
 
 # -- the dials of the panel --

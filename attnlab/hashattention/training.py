@@ -332,7 +332,10 @@ def _rows(sequences: Iterable[tuple[Array, Array, Array]]) -> list[_Sequence]:
     """Every row of every batch, checked."""
     rows: list[_Sequence] = []
     common: Axes = {}
-    for n, (q, k, v) in enumerate(sequences):
+    for n, row in enumerate(sequences):
+        if not isinstance(row, (tuple, list)) or len(row) != 3:
+            raise TypeError(f"sequences[{n}] must be a tuple (q, k, v), got {type(row).__name__}")
+        q, k, v = row
         sizes: Axes = dict(common)
         for name, x, axes in (("q", q, "B T H K"), ("k", k, "B S G K"), ("v", v, "B S G V")):
             check_shape(f"{name} of sequences[{n}]", x, axes, sizes, floating=True)

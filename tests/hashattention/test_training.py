@@ -459,3 +459,9 @@ def test_codes_learned_from_the_beginning_of_a_real_text_find_more_of_what_follo
 
     random = np.mean([recall("lsh_centred", seed) for seed in range(3)])
     assert recall("hash") > 1.5 * random
+
+
+def test_a_sequence_that_is_no_triple_is_named():
+    q, k, v = sequence(1)
+    with pytest.raises(TypeError, match=r"sequences\[0\] must be a tuple \(q, k, v\), got ndarray"):
+        train((q, k, v), steps=1)
