@@ -88,7 +88,9 @@ def assert_same(given, impl, **options):
     runs = [reference.attention(**given, return_lse=True, dtype=kind) for kind in (np.float64, np.float32)]
     got = [np.asarray(x) for x in attention(**given, return_lse=True, impl=impl)]
     S, K = given["k"].shape[1], given["k"].shape[3]
-    logit = np.abs(given["q"]).max(initial=0) * np.nanmax(np.abs(given["k"]), initial=0) * K**0.5
+    q, k = np.asarray(given["q"], float), np.repeat(given["k"], given["q"].shape[2] // given["k"].shape[2], axis=2)
+    scale = K**-0.5 if given.get("scale") is None else given["scale"]
+    logit = scale * np.abs(np.einsum("bthk,bshk->bths", q, np.where(np.isfinite(k), k, 0))).max(initial=0)
     terms, eps = S + int(np.ceil(K * min(logit, 30) ** 2)) + 1, backend.eps(impl)
     seen = parity.compare(got[0], runs[0][0], runs[1][0], terms=terms, dtype=eps, **options)
     assert seen.ok, seen.reason
