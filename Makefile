@@ -38,8 +38,12 @@ test: setup ## every test: the kernels interpreted, then compiled, and beside th
 kernels: setup ## the tests of the kernels alone: interpreted, then compiled
 	@$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels && exit $$interpreted
 
+QUICK  := $(COMPILED) -m "not slow and not browser and not aot"
+HALF   := tests/kernels tests/race tests/residual
+
 quick: setup ## the tests of about three minutes: nothing slow, no browser, no compiled or interpreted kernel
-	@$(COMPILED) -m "not slow and not browser and not aot"
+	@report=$$(mktemp); $(QUICK) $(HALF) > $$report 2>&1 & half=$$!; trap 'kill $$half; rm -f $$report; exit 130' INT TERM; \
+	$(QUICK) tests $(HALF:%=--ignore=%); rest=$$?; wait $$half; half=$$?; cat $$report; rm $$report; exit $$((rest | half))
 
 lint: setup ## style and format
 	@$(BIN)/ruff check
