@@ -22,7 +22,6 @@ Without a GPU it says so and leaves with status 2. Needs this project installed,
 import argparse
 import itertools
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ import torch
 import triton
 
 from attnlab_kernels import hashattention
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
 
 SHAPES = ((1, 2**17), (8, 2**15), (32, 2**13))  # rows, tokens
 HEADS, GROUPS, WIDTH, BITS = 32, 8, 128, 32
@@ -38,29 +38,6 @@ LAYERS = (128, 128)
 SINKS, WINDOW = 128, 128
 WANTED, WANTED_TOKENS = 0.28, 2**17  # of the time of dense attention
 AGREE = 0.01  # root mean square of a difference, over that of the torch path: both round to bfloat16
-
-Clock = Callable[[Callable[[], object]], float]
-
-
-class GpuClock:
-    """Seconds of a call on the GPU: the median of `repeats`, after warm-up."""
-
-    def __init__(self, repeats: int = 20):
-        self.repeats = repeats
-        self.elsewhere = torch.empty(2**30, dtype=torch.int8, device="cuda")  # larger than the caches
-
-    def __call__(self, run: Callable[[], object]) -> float:
-        """Nothing of an earlier call is left in the caches."""
-        for _ in range(3):
-            run()
-        begins, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(self.repeats)] for _ in range(2))
-        for begin, end in zip(begins, ends, strict=True):
-            self.elsewhere.zero_()
-            begin.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)) / 1e3
 
 
 class Step(NamedTuple):

@@ -19,7 +19,6 @@ Without a GPU it says so and leaves with status 2. Needs this project installed,
 import argparse
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab_kernels import race
 from attnlab_kernels.testing import traffic
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
 from attnlab_kernels.testing.operations import RaceCase
 
 TOKENS = (2**14, 2**17, 2**20)
@@ -48,8 +48,6 @@ ALTERNATIVES = {
     "warps": (4, 8),
     **{field: (16, 32, 64, 128) for field in race.Config._fields if field.endswith("tile")},
 }
-
-Clock = Callable[[Callable[[], object]], float]
 
 
 # -- peers --
@@ -103,27 +101,6 @@ def ours(
 
 
 # -- measuring --
-
-
-class GpuClock:
-    """Seconds of a call on the GPU: the median of `repeats`, after warm-up."""
-
-    def __init__(self, repeats: int = 20):
-        self.repeats = repeats
-        self.elsewhere = torch.empty(2**30, dtype=torch.int8, device="cuda")  # larger than the caches
-
-    def __call__(self, run: Callable[[], object]) -> float:
-        """Nothing of an earlier call is left in the caches."""
-        for _ in range(3):
-            run()
-        begins, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(self.repeats)] for _ in range(2))
-        for begin, end in zip(begins, ends, strict=True):
-            self.elsewhere.zero_()
-            begin.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)) / 1e3
 
 
 def copy_bandwidth(clock: Clock, device: str, size: int = 2**30) -> float:

@@ -17,7 +17,6 @@ Without a GPU it says so and leaves with status 2. Needs this project installed,
 import argparse
 import importlib.util
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,35 +26,13 @@ import torch
 import triton
 
 from attnlab_kernels import residual
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
 
 SHAPES = ((1, 2**15, 16), (8, 2**12, 16), (32, 2**10, 16))  # rows, tokens, heads
 WIDTH = 128
 WANTED = 1.3  # times the peer's forward and backward
 AGREE = 0.02  # root mean square of a difference, over that of the peer: each rounds to bfloat16 in places of its own
 RULES = ("rdn", "rla", "gdn")
-
-Clock = Callable[[Callable[[], object]], float]
-
-
-class GpuClock:
-    """Seconds of a call on the GPU: the median of `repeats`, after warm-up."""
-
-    def __init__(self, repeats: int = 20):
-        self.repeats = repeats
-        self.elsewhere = torch.empty(2**30, dtype=torch.int8, device="cuda")  # larger than the caches
-
-    def __call__(self, run: Callable[[], object]) -> float:
-        """Nothing of an earlier call is left in the caches."""
-        for _ in range(3):
-            run()
-        begins, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(self.repeats)] for _ in range(2))
-        for begin, end in zip(begins, ends, strict=True):
-            self.elsewhere.zero_()
-            begin.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)) / 1e3
 
 
 def inputs(shape: tuple[int, int, int], width: int, device: str) -> list[torch.Tensor]:
