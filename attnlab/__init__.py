@@ -12,7 +12,12 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-MECHANISMS = ("race", "residual", "hashattention")  # a further paper is a folder of this name and one more entry here
+MECHANISMS = (
+    "race",
+    "residual",
+    "hashattention",
+    "lrkv",
+)  # a further paper is a folder of this name and one more entry here
 
 __all__ = [*MECHANISMS, "MECHANISMS", "__version__"]
 

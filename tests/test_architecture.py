@@ -28,6 +28,7 @@ FOUNDATION = {
     "parity": {"arrays", "backend", "interpreted"},
     "interpreted": {"arrays", "backend"},
     "progress": set(),
+    "growing": set(),
     "lanes": set(),
     "tensors": {"backend"},  # needs torch; for the rooms that have it
 }
@@ -61,6 +62,9 @@ HOUSE = {
     "nn/memory": {"nn", "residual"},
     "nn/race": {"nn", "race"},
     "nn/softmax": {"nn"},
+    "nn/lrkv": {"nn", "lrkv"},
+    "nn/keyvalue": {"nn", "lrkv"},
+    "nn/cache_budget": {"nn", "lrkv"},
     "nn/associative_recall": {"nn"},
     "nn/hf": {"hashattention"},
     "nn/sparse_decode": {"nn", "hashattention", "models"},
@@ -90,9 +94,17 @@ MECHANISM = {
     "api": {"params"},
     "streaming": {"params", "api"},
     "cache": {"params", "api"},
+    "rotary": {"params", "reference"},  # what may turn with position
+    "schemes": {"params", "reference", "rotary", "cache"},  # from weights: MHA, GQA, MQA, MLA, LRKV
+    "accounting": {"params"},
+    "conversion": {"params", "reference", "rotary"},
+    "diversity": {"params"},
     "training": {"params", "reference", "selectors", "models"},  # the last to write the shipped maps again
-    "claims": {"params", "reference", "selectors", "chunked", "near_misses", "theory", "rational", "enclosures"},
-    "view": {"params", "reference", "theory", "selectors", "panels.still"},
+    "claims": {
+        *("params", "reference", "selectors", "chunked", "near_misses", "theory", "rational", "enclosures"),
+        *("rotary", "schemes", "accounting", "conversion", "diversity"),
+    },
+    "view": {"params", "reference", "theory", "selectors", "rotary", "accounting", "diversity", "panels.still"},
     "widget": {"params", "view", "api", "rational", "panels"},
     "__init__": {"params", "api"},
 }

@@ -16,53 +16,11 @@ import numpy as np
 
 from attnlab.arrays import Array, Axes, Float, check, dial
 from attnlab.backend import load
+from attnlab.growing import Growing
 from attnlab.hashattention.api import encode
 from attnlab.hashattention.params import Maps, check_maps, words
 
-__all__ = ["CodeCache", "Growing"]
-
-
-class Growing:
-    """An array that grows along one axis, NumPy or torch as the first part it is given. `view` is what it holds: no
-    copy, so it shows later writes; whoever keeps it copies it.
-    """
-
-    def __init__(self, axis: int = 1):
-        self.axis = axis
-        self._room: Any = None
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def view(self) -> Any:
-        """What was appended and not cut off, None before the first part."""
-        return None if self._room is None else self._room[self._span(0, self._length)]
-
-    def append(self, part: Any) -> None:
-        """Put a part behind what is there; its other axes, type and device are those of the first part."""
-        length = self._length + part.shape[self.axis]
-        if self._room is None or length > self._room.shape[self.axis]:
-            shape = list(part.shape)
-            shape[self.axis] = max(length, 2 * self._length)
-            room = part.new_empty(shape) if hasattr(part, "new_empty") else np.empty(shape, part.dtype)
-            if self._room is not None:
-                room[self._span(0, self._length)] = self.view
-            self._room = room
-        self._room[self._span(self._length, length)] = part
-        self._length = length
-
-    def truncate(self, length: int) -> None:
-        """Forget what lies beyond `length`, which is at most the length there is; the room stays."""
-        self._length = length
-
-    def reset(self) -> None:
-        """Forget everything, shape and type too."""
-        self._room, self._length = None, 0
-
-    def _span(self, start: int, end: int) -> tuple[slice, ...]:
-        return (slice(None),) * self.axis + (slice(start, end),)
+__all__ = ["CodeCache"]
 
 
 class CodeCache:

@@ -31,9 +31,10 @@ import torch
 
 from attnlab.arrays import Array, as_float, as_numpy, dial, flag
 from attnlab.backend import Unsupported, load
+from attnlab.growing import Growing
 from attnlab.hashattention import selectors
 from attnlab.hashattention.api import attention, encode, select
-from attnlab.hashattention.cache import CodeCache, Growing
+from attnlab.hashattention.cache import CodeCache
 from attnlab.hashattention.params import Maps, check_maps, check_size, tokens_of
 from attnlab.hashattention.selectors import Head, Options
 

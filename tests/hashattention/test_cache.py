@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attnlab import backend
+from attnlab.growing import Growing
 from attnlab.hashattention import Maps, attention, encode, random_maps
-from attnlab.hashattention.cache import CodeCache, Growing
+from attnlab.hashattention.cache import CodeCache
 
 B, S, G, K, BITS = 2, 11, 2, 6, 40
 MAPS = random_maps(BITS, G, K, seed=3)
