@@ -1,4 +1,5 @@
-"""What the CPU kernels are made of: small pieces of vector code, eight float32 lanes wide, for Numba functions.
+"""What the CPU kernels are made of: small pieces of vector code, eight float32 lanes wide (sixteen, where a product is
+written for machines with such registers), for Numba functions.
 
 Numba vectorises plain loops as well as LLVM can, which for the products here is a fifth of what the core can do. A
 piece is written one level lower: a Python function that emits LLVM's vector instructions through `Lanes`, so that
@@ -107,16 +108,19 @@ def aligned(*shape: int, fill: bool = True) -> np.ndarray:
 
 
 class Lanes:
-    """Writes LLVM instructions; `b` is the builder that stands where the next one goes."""
+    """Writes LLVM instructions; `b` is the builder that stands where the next one goes. What goes across lanes, and
+    what needs integers of them, is for eight lanes only.
+    """
 
-    def __init__(self, b: Any):
-        self.b = b
+    def __init__(self, b: Any, lanes: int = LANES):
+        self.b, self.lanes = b, lanes
+        self.vector = ir.VectorType(F32, lanes)
 
     # -- numbers and memory --
 
     def number(self, x: float) -> Any:
         """x in every lane."""
-        return ir.Constant(VECTOR, [float(x)] * LANES)
+        return ir.Constant(self.vector, [float(x)] * self.lanes)
 
     def integer(self, x: Any) -> Any:
         """An int64: a Python number as a constant, anything else as it is."""
@@ -132,8 +136,8 @@ class Lanes:
         return b.add(address, b.shl(total, self.integer(2)))
 
     def load(self, address: Any) -> Any:
-        """Eight numbers from here on."""
-        return self.b.load(self.b.inttoptr(address, VECTOR.as_pointer()), align=4)
+        """A vector of the numbers from here on."""
+        return self.b.load(self.b.inttoptr(address, self.vector.as_pointer()), align=4)
 
     def spread(self, address: Any) -> Any:
         """The number here, in every lane."""
@@ -153,12 +157,12 @@ class Lanes:
 
     def splat(self, x: Any) -> Any:
         """A scalar in every lane."""
-        one = self.b.insert_element(ir.Constant(VECTOR, ir.Undefined), x, ir.Constant(I32, 0))
-        return self.b.shuffle_vector(one, one, ir.Constant(INTS, [0] * LANES))
+        one = self.b.insert_element(ir.Constant(self.vector, ir.Undefined), x, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(one, one, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
 
     def store(self, x: Any, address: Any, past_cache: bool = False) -> None:
-        """Eight numbers to here; `past_cache` (needs 32-byte alignment) does not read the line first."""
-        to = self.b.store(x, self.b.inttoptr(address, VECTOR.as_pointer()), align=32 if past_cache else 4)
+        """A vector to here; `past_cache` (needs 32-byte alignment) does not read the line first."""
+        to = self.b.store(x, self.b.inttoptr(address, self.vector.as_pointer()), align=32 if past_cache else 4)
         if past_cache:
             to.set_metadata("nontemporal", self.b.module.add_metadata([ir.Constant(I32, 1)]))
 
@@ -173,8 +177,8 @@ class Lanes:
 
     def call(self, name: str, *vectors: Any) -> Any:
         """LLVM's own function of this name, lane by lane."""
-        kind = ir.FunctionType(VECTOR, [VECTOR] * len(vectors))
-        return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, f"llvm.{name}.v{LANES}f32"), vectors)
+        kind, of = ir.FunctionType(self.vector, [self.vector] * len(vectors)), f"llvm.{name}.v{self.lanes}f32"
+        return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, of), vectors)
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
         """x y + z, rounded once."""
@@ -284,9 +288,9 @@ class Lanes:
         return ends
 
 
-def piece(write: Callable) -> Any:
-    """The function of these parameters (without the first, the `Lanes`), int64 each, that Numba functions may call:
-    `write` emits its code. Where `write` is annotated to return an int, so does the function.
+def piece(write: Callable, lanes: int = LANES) -> Any:
+    """The function of these parameters (without the first, the `Lanes`, so many wide), int64 each, that Numba functions
+    may call: `write` emits its code. Where `write` is annotated to return an int, so does the function.
     """
     _stamped(write.__module__, inspect.getfile(write))
     returns = inspect.signature(write).return_annotation is int
@@ -294,7 +298,7 @@ def piece(write: Callable) -> Any:
 
     def typed(context: Any, *arguments: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            value = write(Lanes(builder), *values)
+            value = write(Lanes(builder, lanes), *values)
             return value if returns else context.get_dummy_value()
 
         return (types.int64 if returns else types.void)(*[types.int64] * len(parameters)), emit

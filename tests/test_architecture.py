@@ -55,6 +55,7 @@ HOUSE = {
     "bench/_race_figure": {"bench"},
     "bench/_residual_peers": {"residual"},
     "bench/_hash_scan": {"hashattention", "lanes"},
+    "bench/_read": {"lanes"},
     "bench/kernels": {"bench"},
     "bench/panels": {"bench", "panels"},
     "nn/__init__": {"nn"},
@@ -119,7 +120,7 @@ HOMES = {
         "attnlab/lanes.py",
         "attnlab/bench/*",
     ],
-    "llvmlite": ["attnlab/lanes.py", "*/scan.py"],
+    "llvmlite": ["attnlab/lanes.py", "*/scan.py", "*/cpu_kernels.py"],
     "torch": [
         "*/torch_impl.py",
         "*/triton_impl.py",

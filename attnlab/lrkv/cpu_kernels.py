@@ -1,0 +1,706 @@
+"""LRKV on a CPU: keys and values read in their factors, in one pass, for `numba_impl`.
+
+What it changes from the reference:
+    one pass       a block of tokens at a time, with the softmax carried along: no row of logits is kept
+    heads          all heads of a group meet a block of shared keys in one product, and of shared values in another, so
+                   that these are read once for all heads. Heads stand in lanes, logits are [token, head]
+    latents        are read in the order they lie in, each once: eight heads' dot products end in the lanes of one
+                   vector; sums over tokens, four at a time, stay in the nearest cache
+    memory         while the products run, the latents that come next are asked for, and during these the next block
+    not in eights  ranks, heads or widths that fill no vector are copied, block by block, to a place where they do
+    turning        a block that turns as it is read is turned on the way to that place; cosines of a block follow from
+                   those of its first token while positions follow each other
+    threads        the sequence is cut into parts, merged by the logarithm of their denominators before B_h is applied
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite.binding import get_host_cpu_features
+
+from attnlab.lanes import (
+    LANES,
+    LINE,
+    NOTHING,
+    Lanes,
+    address,
+    aligned,
+    compiled,
+    dots,
+    inlined,
+    multiply,
+    piece,
+    scaled,
+    steady,
+    up,
+)
+
+__all__ = ["LOG2E", "attention"]
+
+LOG2E = 1.4426950408889634
+BLOCK = 24  # tokens
+COLUMNS = 128  # heads times queries at once, at most where one query's heads are fewer
+LONG = 1024  # tokens, the least that are worth a thread
+WIDE = bool(get_host_cpu_features().get("avx512f"))  # registers of sixteen lanes, and thirty-two of them
+
+
+class Sizes(NamedTuple):
+    """Of a call: heads of a group, the same filled up to whole vectors, widths, ranks, and strides in numbers; what is
+    copied before it is read, and what turns.
+    """
+
+    heads: int
+    lanes: int
+    K: int
+    V: int
+    width: int  # of values, filled up
+    R: int
+    Rv: int
+    k_rank: int  # filled up
+    v_rank: int
+    k_row: int
+    v_row: int
+    k_token: int  # strides of latents
+    k_head: int
+    v_token: int
+    v_head: int
+    k_lines: int  # of a token's latents, 0 where they are not in one piece
+    v_lines: int
+    k_copied: int
+    v_copied: int
+    shared_copied: int  # values
+    scales: int  # stride of tokens, 0 without
+    turning: int  # 0 nothing, 1 latents and shared keys, 2 keys made whole
+    planes: int  # of keys
+    latent_planes: int
+    interleaved: int
+    latent_interleaved: int
+
+
+@inlined
+def _at(x):
+    """Where an array begins."""
+    return np.int64(x.ctypes.data)
+
+
+# -- products with sixteen lanes --
+
+
+def _wide(rows: int, vectors: int):
+    def product(w, a, ar, an, b, bn, c, cr, n, add, line, step):
+        """C [rows, 16 vectors] = A B, or C += A B; two lines are asked for in each of n steps, `step` numbers apart."""
+        places = [w.at(c, (r, cr), 16 * x) for r in range(rows) for x in range(vectors)]
+
+        def term(i, sums):
+            w.prefetch(w.at(line, (i, step)))
+            w.prefetch(w.at(line, (i, step), LINE))
+            row = [w.load(w.at(b, (i, bn), 16 * x)) for x in range(vectors)]
+            column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
+            return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
+
+        sums = w.loop(n, term, [w.number(0)] * len(places))
+        sums = w.either(add, lambda: [w.b.fadd(w.load(y), x) for x, y in zip(sums, places, strict=True)], sums)
+        for x, place in zip(sums, places, strict=True):
+            w.store(x, place)
+
+    return piece(product, 16)
+
+
+_12x2, _4x2, _1x2 = (_wide(rows, 2) for rows in (12, 4, 1))
+_6x4, _2x4, _1x4 = (_wide(rows, 4) for rows in (6, 2, 1))
+
+
+@inlined
+def _tile(a, ar, an, rows, b, bn, vectors, c, cr, n, add, line, step):
+    """One tile of `_multiplied`, as many rows as it takes at once: 4 vectors wide, or 2."""
+    if vectors == 4:
+        if rows >= 6:
+            _6x4(a, ar, an, b, bn, c, cr, n, add, line, step)
+            return 6
+        if rows >= 2:
+            _2x4(a, ar, an, b, bn, c, cr, n, add, line, step)
+            return 2
+        _1x4(a, ar, an, b, bn, c, cr, n, add, line, step)
+        return 1
+    if rows >= 12:
+        _12x2(a, ar, an, b, bn, c, cr, n, add, line, step)
+        return 12
+    if rows >= 4:
+        _4x2(a, ar, an, b, bn, c, cr, n, add, line, step)
+        return 4
+    _1x2(a, ar, an, b, bn, c, cr, n, add, line, step)
+    return 1
+
+
+@inlined
+def _multiplied(a, ar, an, rows, b, bn, columns, c, cr, n, add, line, lines):
+    """As `lanes.multiply`, sixteen lanes wide where the machine has them and columns are a multiple of 32; up to
+    `lines` lines from `line` on are asked for on the way. How many were.
+    """
+    if not WIDE or columns % 32:
+        multiply(a, ar, an, rows, b, bn, columns, c, cr, n, add, NOTHING, NOTHING)
+        return 0
+    x, asked = 0, 0
+    while x < columns:
+        vectors = 4 if columns - x >= 64 else 2
+        r = 0
+        while r < rows:
+            more = asked < lines
+            at, step = (line + 64 * asked, 2 * LINE) if more else (b, 0)
+            r += _tile(
+                a + 4 * r * ar, ar, an, rows - r, b + 4 * x, bn, vectors, c + 4 * (r * cr + x), cr, n, add, at, step
+            )
+            asked += 2 * n if more else 0
+        x += 16 * vectors
+    return asked
+
+
+# -- a block --
+
+
+def _vectors(w, rank):
+    """How a row of latents is read: (lanes, first number) of each vector, sixteen wide as far as that goes."""
+    wide = Lanes(w.b, 16)
+    whole = rank // 16 if WIDE else 0
+    return [(wide, 16 * i) for i in range(whole)] + [(w, i) for i in range(16 * whole, rank, LANES)]
+
+
+def _scoring(rank: int | None):
+    """For one rank, whose heads lie next to each other; or, without one, for any."""
+
+    def score(w, z, token, head, q, any_rank, heads, tokens, s, row, line, lines):
+        """s[t, h] += z[t, h] . q[h]; heads and rank multiples of 8, q dense. For every eight heads of a token so many
+        lines from `line` on are asked for.
+        """
+        b, groups = w.b, w.b.lshr(heads, w.integer(3))
+
+        def product(place, ask):
+            """z . q of a head, as eight partial sums."""
+            if rank is None:
+                terms = lambda i, sums: [w.fma(w.load(w.at(place, i)), w.load(w.at(ask, i)), sums[0])]  # noqa: E731
+                return w.loop(any_rank, terms, [w.number(0)], step=LANES)[0]
+            sums: dict[int, Any] = {}
+            for v, i in _vectors(w, rank):
+                x, y = v.load(w.at(place, i)), v.load(w.at(ask, i))
+                sums[v.lanes] = v.fma(x, y, sums[v.lanes]) if v.lanes in sums else b.fmul(x, y)
+            if 16 in sums:
+                low, high = (w.shuffle(sums[16], sums[16], [*range(n, n + LANES)]) for n in (0, LANES))
+                sums[LANES] = b.fadd(sums[LANES], b.fadd(low, high)) if LANES in sums else b.fadd(low, high)
+            return sums[LANES]
+
+        def at_tokens(t, count):
+            def eight(h, _):
+                number = b.add(b.mul(t, groups), b.lshr(h, w.integer(3)))
+                ahead = w.at(line, (b.mul(number, lines), LINE))
+                w.loop(b.mul(lines, w.integer(count)), lambda n, _: w.prefetch(w.at(ahead, (n, LINE))))
+                for k in range(count):
+                    here = b.add(t, w.integer(k))
+                    first = w.at(z, (here, token), (h, head))
+                    asked = w.at(q, (h, any_rank if rank is None else rank))
+                    parts = [
+                        product(
+                            w.at(first, (j, head) if rank is None else j * rank),
+                            w.at(asked, (j, any_rank) if rank is None else j * rank),
+                        )
+                        for j in range(LANES)
+                    ]
+                    to = w.at(s, (here, row), h)
+                    w.store(b.fadd(w.load(to), w.sums(parts)), to)
+
+            w.loop(heads, eight, step=LANES)
+
+        pairs = b.and_(tokens, w.integer(-2))
+        w.loop(pairs, lambda t, _: at_tokens(t, 2), step=2)
+        w.loop(b.sub(tokens, pairs), lambda t, _: at_tokens(b.add(t, pairs), 1))
+
+    return piece(score)
+
+
+def _gathering(tokens: int, rank: int | None):
+    """So many tokens at once; for one rank, whose heads lie next to each other, or, without one, for any."""
+
+    def gathered(w, z, token, head, p, row, any_rank, heads, y, line, lines):
+        """y[h] += the sum of p[t, h] z[t, h] over the tokens; rank a multiple of 8, y dense. For each head so many
+        lines from `line` on are asked for.
+        """
+
+        def at_head(h, _):
+            ahead = w.at(line, (w.b.mul(h, lines), LINE))
+            w.loop(lines, lambda n, _: w.prefetch(w.at(ahead, (n, LINE))))
+            weights = [w.number_at(w.at(p, (t, row), h)) for t in range(tokens)]
+            places = [w.at(z, (t, token), (h, head)) for t in range(tokens)]
+            to = w.at(y, (h, any_rank if rank is None else rank))
+
+            def some(v, i):
+                x = v.load(w.at(to, i))
+                for weight, place in zip(weights, places, strict=True):
+                    x = v.fma(v.splat(weight), v.load(w.at(place, i)), x)
+                v.store(x, w.at(to, i))
+
+            if rank is None:
+                w.loop(any_rank, lambda i, _: some(w, i), step=LANES)
+            else:
+                for v, i in _vectors(w, rank):
+                    some(v, i)
+
+        w.loop(heads, at_head)
+
+    return piece(gathered)
+
+
+RANKS = (8, 16, 24, 32, 40, 48, 56, 64)  # with pieces of their own
+_score = _scoring(None)
+_score8, _score16, _score24, _score32, _score40, _score48, _score56, _score64 = map(_scoring, RANKS)
+_gather1, _gather8 = (_gathering(tokens, None) for tokens in (1, 8))
+_gather8x8, _gather8x16, _gather8x24, _gather8x32, _gather8x40, _gather8x48, _gather8x56, _gather8x64 = (
+    _gathering(8, rank) for rank in RANKS
+)
+
+
+@inlined
+def _scored(z, token, head, q, rank, heads, tokens, s, row, line, lines):
+    """`_score` by the piece for this rank, where there is one."""
+    kind = rank if head == rank else 0
+    if kind == 8:
+        _score8(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 16:
+        _score16(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 24:
+        _score24(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 32:
+        _score32(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 40:
+        _score40(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 48:
+        _score48(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 56:
+        _score56(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    elif kind == 64:
+        _score64(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+    else:
+        _score(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+
+
+@inlined
+def _gathered(z, token, head, p, row, rank, heads, tokens, y, line, lines):
+    """The same of weighted sums, of so many tokens: eight at a time, the others one by one."""
+    kind, t = rank if head == rank else 0, 0
+    while t + 8 <= tokens:
+        at, weights = z + 4 * t * token, p + 4 * t * row
+        if kind == 8:
+            _gather8x8(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 16:
+            _gather8x16(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 24:
+            _gather8x24(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 32:
+            _gather8x32(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 40:
+            _gather8x40(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 48:
+            _gather8x48(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 56:
+            _gather8x56(at, token, head, weights, row, rank, heads, y, line, lines)
+        elif kind == 64:
+            _gather8x64(at, token, head, weights, row, rank, heads, y, line, lines)
+        else:
+            _gather8(at, token, head, weights, row, rank, heads, y, line, lines)
+        line += 64 * lines * heads
+        t += 8
+    while t < tokens:
+        _gather1(z + 4 * t * token, token, head, p + 4 * t * row, row, rank, heads, y, line, 0)
+        t += 1
+
+
+@piece
+def _soften(w, s, row, tokens, columns, state, keys, k_row, k_lines, values, v_row, v_lines):
+    """Logits s[t, c], over log 2, become weights under the largest so far of their column; `state` has [columns] each
+    of that, the sum of all weights, and what earlier ones are to be multiplied by; columns a multiple of 8. Every eight
+    columns ask for so many lines of row t of the keys and values to come.
+    """
+    b, least, nothing = w.b, w.number(-125), w.number(-3e38)
+
+    def larger(x, y):
+        return w.where(">", x, y, x, y)
+
+    def power(x):
+        """2^x, 0 where that is next to nothing; NaN stays NaN."""
+        return w.where("<", x, least, w.number(0), w.exp2(w.where("<", x, least, least, x)))
+
+    def eight(c, _):
+        top_at, total_at, factor_at = (w.at(state, (j, columns), c) for j in range(3))
+        before = w.load(top_at)
+        top = w.loop(tokens, lambda t, m: [larger(w.load(w.at(s, (t, row), c)), m[0])], [before])[0]
+        level = w.where("<", top, nothing, w.number(0), top)  # no key seen yet: all weights are 0
+
+        def weigh(t, total):
+            for place, step, lines in ((keys, k_row, k_lines), (values, v_row, v_lines)):
+                ahead = w.at(place, (t, step), (w.b.mul(w.b.lshr(c, w.integer(3)), lines), LINE))
+                w.loop(lines, lambda n, _, ahead=ahead: w.prefetch(w.at(ahead, (n, LINE))))
+            here = w.at(s, (t, row), c)
+            x = power(b.fsub(w.load(here), level))
+            w.store(x, here)
+            return [b.fadd(total[0], x)]
+
+        factor = power(b.fsub(before, level))
+        total = w.loop(tokens, weigh, [w.number(0)])[0]
+        w.store(top, top_at)
+        w.store(w.fma(w.load(total_at), factor, total), total_at)
+        w.store(factor, factor_at)
+
+    w.loop(columns, eight, step=LANES)
+
+
+@piece
+def _moved(w, x, n, y, padded):
+    """y = x, n numbers, and zeros up to `padded`, a multiple of 8."""
+    b = w.b
+    whole = b.and_(n, w.integer(-LANES))
+    w.loop(whole, lambda i, _: w.store(w.load(w.at(x, i)), w.at(y, i)), step=LANES)
+    w.loop(b.sub(padded, whole), lambda i, _: w.store(w.number(0), w.at(y, b.add(i, whole))), step=LANES)
+
+    def number(i, _):
+        i = b.add(i, whole)
+        w.put_number(w.number_at(w.at(x, i)), w.at(y, i))
+
+    w.loop(b.sub(n, whole), number)
+
+
+@piece
+def _turned(w, x, y, cos, sin, planes, second, step):
+    """The planes of a row, turned: plane i lies at i `step` and `second` numbers further. y may be x."""
+
+    def number(i, _):
+        first = w.b.mul(i, step)
+        other = w.b.add(first, second)
+        a, c = w.number_at(w.at(x, first)), w.number_at(w.at(x, other))
+        u, v = w.number_at(w.at(cos, i)), w.number_at(w.at(sin, i))
+        w.put_number(w.b.fsub(w.b.fmul(a, u), w.b.fmul(c, v)), w.at(y, first))
+        w.put_number(w.b.fadd(w.b.fmul(a, v), w.b.fmul(c, u)), w.at(y, other))
+
+    def eight(i, _):
+        a, c = w.load(w.at(x, i)), w.load(w.at(x, i, second))
+        u, v = w.load(w.at(cos, i)), w.load(w.at(sin, i))
+        w.store(w.b.fsub(w.b.fmul(a, u), w.b.fmul(c, v)), w.at(y, i))
+        w.store(w.fma(a, v, w.b.fmul(c, u)), w.at(y, i, second))
+
+    in_eights = w.b.and_(
+        w.b.icmp_signed("==", step, w.integer(1)), w.b.icmp_signed("==", w.b.and_(planes, w.integer(7)), w.integer(0))
+    )
+    w.loop(w.b.select(in_eights, planes, w.integer(0)), eight, step=LANES)
+    w.loop(w.b.select(in_eights, w.integer(0), planes), number)
+
+
+@piece
+def _times(w, s, factors, n):
+    """s = s times the factors, n numbers."""
+    b = w.b
+    whole = b.and_(n, w.integer(-LANES))
+    w.loop(whole, lambda i, _: w.store(b.fmul(w.load(w.at(s, i)), w.load(w.at(factors, i))), w.at(s, i)), step=LANES)
+
+    def number(i, _):
+        i = b.add(i, whole)
+        w.put_number(b.fmul(w.number_at(w.at(s, i)), w.number_at(w.at(factors, i))), w.at(s, i))
+
+    w.loop(b.sub(n, whole), number)
+
+
+@inlined
+def _angles(positions, first, live, frequency, cos, sin):
+    """Cosines and sines of a block, [live, planes]: by adding one step to the last ones where positions do."""
+    planes = len(frequency)
+    a, b, c1, s1 = np.empty(planes), np.empty(planes), np.cos(frequency), np.sin(frequency)
+    for t in range(live):
+        if t and positions[first + t] == positions[first + t - 1] + 1:
+            for i in range(planes):
+                a[i], b[i] = a[i] * c1[i] - b[i] * s1[i], b[i] * c1[i] + a[i] * s1[i]
+        else:
+            for i in range(planes):
+                angle = positions[first + t] * frequency[i]
+                a[i], b[i] = math.cos(angle), math.sin(angle)
+        for i in range(planes):
+            cos[t, i], sin[t, i] = a[i], b[i]
+
+
+@inlined
+def _copied(x, token, head, live, heads, rank, lanes, padded, desk):
+    """Latents of a block, [token, head, rank], to where heads and ranks fill vectors; 0 beyond them."""
+    for t in range(live):
+        for h in range(heads):
+            _moved(x + 4 * (t * token + h * head), rank, desk + 4 * (t * lanes + h) * padded, padded)
+        for h in range(heads, lanes):
+            _moved(x, 0, desk + 4 * (t * lanes + h) * padded, padded)
+
+
+@inlined
+def _expanded(z, ks, kl, live, queries, factor, q, cos, sin, key_desk, s_desk, row):
+    """Logits of a block from keys made whole and turned, one head after another."""
+    width = key_desk.shape[1]
+    keys, found = _at(key_desk), np.empty(LANES, np.float32)
+    step, second = (2, 1) if z.interleaved else (1, z.planes)
+    for h in range(z.heads):
+        for t in range(live):
+            _moved(ks + 4 * t * z.k_row, z.K, keys + 4 * t * width, width)
+        if z.R:
+            rows = _at(factor) + 4 * h * z.R * width
+            multiply(
+                kl + 4 * h * z.k_head, z.k_token, 1, live, rows, width, width, keys, width, z.R, 1, NOTHING, NOTHING
+            )
+        for t in range(live):
+            here = keys + 4 * t * width
+            _turned(here, here, _at(cos[t]), _at(sin[t]), z.planes, second, step)
+        for i in range(queries):
+            asked = _at(q) + 4 * (i * z.heads + h) * width
+            for t in range(0, live, LANES):
+                dots(keys + 4 * t * width, width, asked, 0, width, _at(found))
+                for j in range(min(LANES, live - t)):
+                    s_desk[(t + j) * row + i * z.lanes + h] = found[j]
+
+
+@compiled
+def _part(z, places, job, qt, qb, factor, q, positions, frequency, latent_frequency, desk, state, y_shared, y_latent):
+    """One part of the keys for the queries of one tile: `state` and the two sums of values, before B_h.
+
+    `places` are where shared keys, shared values, latents of keys, of values, and scales of this row and group begin.
+    A job is (queries, first token, end, end of the first query's keys, whether later ones see one more each).
+    """
+    k_shared, v_shared, k_latent, v_latent, scales = places
+    queries, first, end, newest, more = job
+    columns = queries * z.lanes
+    s_desk, key_desk, k_desk, value_desk, v_desk, cos, sin, latent_cos, latent_sin = desk
+    s, top = _at(s_desk), _at(state)
+    state[0], state[1:], y_shared[:], y_latent[:] = -np.inf, 0, 0, 0
+    row = columns
+    for start in range(first, end, BLOCK):
+        live = min(BLOCK, end - start)
+        ks, vs = k_shared + 4 * start * z.k_row, v_shared + 4 * start * z.v_row
+        kl, vl = k_latent + 4 * start * z.k_token, v_latent + 4 * start * z.v_token
+        k_row, k_token, k_head, v_row, v_token, v_head = z.k_row, z.k_token, z.k_head, z.v_row, z.v_token, z.v_head
+        # what the next block reads of latents: so many lines in one piece, where they lie so
+        k_lines, v_lines = live * z.k_lines, live * z.v_lines
+        k_ahead, v_ahead = kl + 4 * BLOCK * z.k_token, vl + 4 * BLOCK * z.v_token
+        if z.turning:
+            _angles(positions, start, live, frequency, cos, sin)
+        if z.turning == 1:
+            for t in range(live):
+                _moved(ks + 4 * t * k_row, z.K, _at(key_desk[t]), key_desk.shape[1])
+                here = _at(key_desk[t])
+                step, second = (2, 1) if z.interleaved else (1, z.planes)
+                _turned(here, here, _at(cos[t]), _at(sin[t]), z.planes, second, step)
+            ks, k_row = _at(key_desk), key_desk.shape[1]
+        if z.k_copied and z.turning < 2:
+            _copied(kl, z.k_token, z.k_head, live, z.heads, z.R, z.lanes, z.k_rank, _at(k_desk))
+            kl, k_head, k_token = _at(k_desk), z.k_rank, z.lanes * z.k_rank
+            if z.latent_planes:
+                _angles(positions, start, live, latent_frequency, latent_cos, latent_sin)
+                step, second = (2, 1) if z.latent_interleaved else (1, z.latent_planes)
+                for t in range(live):
+                    for h in range(z.heads):
+                        here = kl + 4 * (t * k_token + h * k_head)
+                        _turned(here, here, _at(latent_cos[t]), _at(latent_sin[t]), z.latent_planes, second, step)
+        if z.turning < 2:
+            done = _multiplied(ks, k_row, 1, live, _at(qt), columns, columns, s, row, z.K, 0, k_ahead, k_lines)
+            if z.R:
+                left = max(0, k_lines - done) * LANES // (live * z.lanes)
+                for t in range(queries):
+                    asked = _at(qb) + 4 * t * z.lanes * z.k_rank
+                    here = s + 4 * t * z.lanes
+                    _scored(kl, k_token, k_head, asked, z.k_rank, z.lanes, live, here, row, k_ahead + 64 * done, left)
+                    left = 0
+        else:
+            _expanded(z, ks, kl, live, queries, factor, q, cos, sin, key_desk, s_desk, row)
+        if z.scales:
+            for t in range(live):
+                here = scales + 4 * (start + t) * z.scales
+                for i in range(queries):
+                    _times(s + 4 * (t * row + i * z.lanes), here, z.heads)
+        for i in range(queries):
+            last = newest + (i if more else 0)
+            for t in range(max(0, last - start), live):
+                s_desk[t * row + i * z.lanes : t * row + (i + 1) * z.lanes] = -np.inf
+        groups = columns // LANES
+        k_next, v_next = k_shared + 4 * (start + BLOCK) * z.k_row, v_shared + 4 * (start + BLOCK) * z.v_row
+        k_some, v_some = (z.K // LINE + groups - 1) // groups, (z.V // LINE + groups - 1) // groups
+        _soften(s, row, live, columns, top, k_next, z.k_row, k_some, v_next, z.v_row, v_some)
+        for c in range(columns):
+            if state[2, c] != 1:
+                here = _at(state) + 4 * (2 * columns + c)
+                scaled(_at(y_shared) + 4 * c * z.width, here, _at(y_shared) + 4 * c * z.width, z.width)
+                if z.Rv:
+                    scaled(_at(y_latent) + 4 * c * z.v_rank, here, _at(y_latent) + 4 * c * z.v_rank, z.v_rank)
+        if z.shared_copied:
+            for t in range(live):
+                _moved(vs + 4 * t * v_row, z.V, _at(value_desk) + 4 * t * z.width, z.width)
+            vs, v_row = _at(value_desk), z.width
+        done = _multiplied(s, 1, row, columns, vs, v_row, z.width, _at(y_shared), z.width, live, 1, v_ahead, v_lines)
+        if z.Rv:
+            if z.v_copied:
+                _copied(vl, z.v_token, z.v_head, live, z.heads, z.Rv, z.lanes, z.v_rank, _at(v_desk))
+                vl, v_head, v_token = _at(v_desk), z.v_rank, z.lanes * z.v_rank
+            ahead, left = v_ahead + 64 * done, max(0, v_lines - done) * LANES // (live * z.lanes)
+            for i in range(queries):
+                to, p = _at(y_latent) + 4 * i * z.lanes * z.v_rank, s + 4 * i * z.lanes
+                _gathered(vl, v_token, v_head, p, row, z.v_rank, z.lanes, live, to, ahead, left)
+                left = 0
+
+
+# -- a call --
+
+
+class Tile(NamedTuple):
+    """Queries of one row and group that read together: keys from `first` to before `last`, of which the first query
+    sees those before `newest`, and each later one, where `more`, one key more.
+    """
+
+    row: int
+    group: int
+    queries: slice
+    first: int
+    last: int
+    newest: int
+    more: bool
+
+
+class Call:
+    """Arrays of a call as `attention` takes them, and how they are read."""
+
+    def __init__(self, q, residual, cache, k_factor, v_factor, turning, at):
+        k_shared, v_shared, k_latent, v_latent, k_scale = cache
+        (_, T, H, K), (_, _, G, V) = q.shape, v_shared.shape
+        heads, R, Rv = H // G, k_latent.shape[-1], v_latent.shape[-1]
+        lanes, self.at = up(heads), at
+        rope, latent_rope = turning or (None, None)
+        whole = rope is not None and latent_rope is None  # keys are made whole, then turned
+        self.frequency, self.latent_frequency = (
+            np.zeros(0) if x is None else np.asarray(x.frequency, np.float64) for x in (rope, latent_rope)
+        )
+        strides = [[step // 4 for step in x.strides] for x in (k_shared, v_shared, k_latent, v_latent)]
+        (_, k_row, _, _), (_, v_row, _, _), (_, k_token, k_head, _), (_, v_token, v_head, _) = strides
+        self.z = Sizes(
+            heads, lanes, K, V, up(V), R, Rv, up(R), up(Rv), k_row, v_row, k_token, k_head, v_token, v_head,
+            k_lines=heads * R // LINE if k_token == heads * R and k_head == R else 0,
+            v_lines=heads * Rv // LINE if v_token == heads * Rv and v_head == Rv else 0,
+            k_copied=int(bool(R % LANES or heads % LANES or len(self.latent_frequency))),
+            v_copied=int(bool(Rv % LANES or heads % LANES)),
+            shared_copied=int(bool(V % LANES)),
+            scales=0 if k_scale is None else k_scale.strides[1] // 4,
+            turning=0 if rope is None else 1 + whole,
+            planes=len(self.frequency),
+            latent_planes=len(self.latent_frequency),
+            interleaved=int(rope is not None and rope.layout == "interleaved"),
+            latent_interleaved=int(latent_rope is not None and latent_rope.layout == "interleaved"),
+        )  # fmt: skip
+        self.tile = max(1, min(T, COLUMNS // max(lanes, 1)))
+        self.q, self.residual, self.k_factor, self.v_factor = q, residual, k_factor, v_factor
+        self.cache = cache
+        self.whole_factor = np.zeros((H, R if whole else 0, up(K)), np.float32)
+        if whole:
+            self.whole_factor[:, :, :K] = k_factor.transpose(0, 2, 1)
+
+    def part(self, tile, first, end):
+        """(maximum, denominator, sum of shared values, of latents) over keys from `first` to before `end`."""
+        z, (heads, queries) = self.z, (slice(tile.group * self.z.heads, (tile.group + 1) * self.z.heads), tile.queries)
+        q, residual = (x[tile.row, queries, heads] for x in (self.q, self.residual))
+        number, columns = len(q), len(q) * z.lanes
+        qt = np.zeros((z.K, number, z.lanes), np.float32)
+        qt[:, :, : z.heads] = q.transpose(2, 0, 1)
+        qb = np.zeros((number, z.lanes, z.k_rank), np.float32)
+        qb[:, : z.heads, : z.R] = np.einsum("thk,hkr->thr", residual, self.k_factor[heads])
+        whole = np.zeros((number, z.heads, up(z.K)), np.float32)
+        whole[:, :, : z.K] = q
+        state, y_shared, y_latent = (
+            np.empty(shape, np.float32) for shape in ((3, columns), (columns, z.width), (columns, z.v_rank))
+        )
+        desk = (
+            np.empty(BLOCK * columns, np.float32),
+            aligned(BLOCK + LANES if z.turning else 0, up(z.K), fill=False),
+            aligned(BLOCK if z.k_copied else 0, z.lanes * z.k_rank, fill=False),
+            aligned(BLOCK if z.shared_copied else 0, z.width, fill=False),
+            aligned(BLOCK if z.v_copied else 0, z.lanes * z.v_rank, fill=False),
+            *(np.empty((BLOCK if z.turning else 0, n), np.float32) for n in (z.planes, z.planes)),
+            *(np.empty((BLOCK if z.turning else 0, n), np.float32) for n in (z.latent_planes, z.latent_planes)),
+        )
+        _part(
+            z, self._places(tile), (number, first, end, tile.newest, int(tile.more)), qt, qb, self.whole_factor[heads],
+            whole, self.at[tile.row], self.frequency, self.latent_frequency, desk, state, y_shared, y_latent,
+        )  # fmt: skip
+        return state[0], state[1], y_shared, y_latent
+
+    def merged(self, tile, parts):
+        """(o [queries, heads, V], lse [queries, heads]) from the parts of a tile."""
+        z = self.z
+        tops, totals, shared, latent = (np.stack(x) for x in zip(*parts, strict=True))
+        top = tops.max(axis=0)
+        level = np.where(np.isfinite(top), top, 0)
+        weights = np.exp2(tops - level)
+        total = (weights * totals).sum(axis=0)
+        shared, latent = ((weights[..., None] * x).sum(axis=0) for x in (shared, latent))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share, lse = np.where(total == 0, 0, 1 / total), (top + np.log2(total)) / np.float32(LOG2E)
+        heads = slice(tile.group * z.heads, (tile.group + 1) * z.heads)
+        shared, latent, share, lse = (
+            x.reshape(len(x) // z.lanes, z.lanes, *x.shape[1:])[:, : z.heads] for x in (shared, latent, share, lse)
+        )
+        added = np.einsum("thr,hvr->thv", latent[..., : z.Rv], self.v_factor[heads])
+        return share[..., None] * (shared[..., : z.V] + added), lse
+
+    def _places(self, tile):
+        k_shared, v_shared, k_latent, v_latent, k_scale = self.cache
+        first = tile.group * self.z.heads
+        heads = [(k_shared, tile.group), (v_shared, tile.group), (k_latent, first), (v_latent, first), (k_scale, first)]
+        return tuple(
+            np.int64(0 if x is None or not x.size else address(x) + tile.row * x.strides[0] + head * x.strides[2])
+            for x, head in heads
+        )
+
+
+def attention(
+    q, q_residual, k_shared, v_shared, k_latent, v_latent, k_factor, v_factor, *, k_scale, turning, positions, starts,
+    ends, causal, threads,
+):  # fmt: skip
+    """(o [B, T, H, V], lse [B, T, H]), float32. All arrays are float32, latents and factors perhaps of rank 0; queries
+    are times scale and LOG2E already. `turning` is None or (rope, latent_rope), the latter None where keys are made
+    whole; positions are float64 [B, S], starts and ends int64 [B]. Nothing is checked, and tokens outside of starts and
+    ends are not read.
+    """
+    (B, T, H, _), (_, S, G, V) = q.shape, v_shared.shape
+    out, lse = np.zeros((B, T, H, V), np.float32), np.full((B, T, H), -np.inf, np.float32)
+    if not (B and T and H and S):
+        return out, lse
+    k_shared, v_shared, k_latent, v_latent = (steady(x) for x in (k_shared, v_shared, k_latent, v_latent))
+    cache = k_shared, v_shared, k_latent, v_latent, None if k_scale is None else steady(k_scale)
+    call = Call(q, q_residual, cache, k_factor, v_factor, turning, positions)
+    tiles = []
+    for b, g, t in np.ndindex(B, G, -(-T // call.tile)):
+        queries = slice(t * call.tile, min((t + 1) * call.tile, T))
+        newest = int(ends[b]) - (T - 1 - queries.start if causal else 0)
+        last = newest + (queries.stop - queries.start - 1 if causal else 0)
+        if last > starts[b]:
+            tiles.append(Tile(b, g, queries, int(starts[b]), last, newest, causal))
+    cuts = -(-threads // len(tiles)) if 0 < len(tiles) < threads else 1
+
+    def cut(tile):
+        """The parts of a tile's keys."""
+        size = max(LONG, BLOCK * -(-(tile.last - tile.first) // (cuts * BLOCK)))
+        return [(tile, first, min(first + size, tile.last)) for first in range(tile.first, tile.last, size)]
+
+    jobs = [cut(tile) for tile in tiles]
+    every = [job for some in jobs for job in some]
+    found = iter(_each(lambda job: call.part(*job), every, threads))
+    for tile, some in zip(tiles, jobs, strict=True):
+        o, of_tile = call.merged(tile, [next(found) for _ in some])
+        heads = slice(tile.group * call.z.heads, (tile.group + 1) * call.z.heads)
+        out[tile.row, tile.queries, heads], lse[tile.row, tile.queries, heads] = o, of_tile
+    return out, lse
+
+
+def _each(run, jobs, threads):
+    """What `run` gives for each job, shared out to threads, which start and end here: a process forked later misses
+    none.
+    """
+    if threads == 1 or len(jobs) < 2:
+        return [run(job) for job in jobs]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(run, jobs))
