@@ -60,6 +60,7 @@ bench: setup ## fast paths beside their peers, kernels without a GPU, and the pa
 	@$(BIN)/attnlab bench race
 	@$(BIN)/attnlab bench residual
 	@$(BIN)/attnlab bench hashattention
+	@$(BIN)/attnlab bench lrkv
 	@$(BIN)/attnlab bench kernels
 	@$(BIN)/attnlab bench panels
 

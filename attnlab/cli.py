@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
     )
     export.add_argument(
-        "mechanism", metavar="MECHANISM", help="whose panel: race, residual, hashattention, or dense for softmax"
+        "mechanism", metavar="MECHANISM", help="whose panel: race, residual, hashattention, lrkv, or dense for softmax"
     )
     export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
     export.add_argument(

@@ -84,8 +84,10 @@ for entry in diagnose()["implementations"]:
 # | explore RACE, on toy tokens and on real heads | [01_race_buckets](01_race_buckets.ipynb) |
 # | draw the gates of two memories, and see what the second is worth | [02_residual_memory](02_residual_memory.ipynb) |
 # | watch bits choose what a query reads, and train your own | [03_hamming_recall](03_hamming_recall.ipynb) |
+# | turn a factor out of its space, and see what a cache may factor through | [04_rope_subspace](04_rope_subspace.ipynb) |
 # | know which of the papers' claims hold | [05_claims](05_claims.ipynb) |
 # | see RACE beside its rivals on real heads, and its error taken apart | [06_real_heads](06_real_heads.ipynb) |
 # | know whether a memory of errors helps a trained model | [08_associative_recall](08_associative_recall.ipynb) |
+# | see MHA, GQA, MQA, MLA and LRKV trained at equal caches | [09_cache_budget](09_cache_budget.ipynb) |
 # | read GPU kernels beside their reference, and repair three | [07_read_the_kernel](07_read_the_kernel.ipynb) |
 # | lead a reading group | 01, then 05: every picture and every verdict names its page |

@@ -6,8 +6,8 @@
 # written as the paper states it and *refuted*; its repair is a claim of its own that *holds*.
 #
 # *You will* run all checks of RACE (arXiv:2510.04008v5), of residual linear attention, RLA and RDN
-# (arXiv:2509.25223v1), and of HashAttention (arXiv:2412.14468v2), see how strong each evidence is, and take one of each
-# apart. In a terminal the same is `attnlab verify`.
+# (arXiv:2509.25223v1), of HashAttention (arXiv:2412.14468v2), and of LRKV (arXiv:2601.11471v3), see how strong each
+# evidence is, and take one of each apart. In a terminal the same is `attnlab verify`.
 
 # %%
 from collections import Counter
@@ -16,6 +16,8 @@ from fractions import Fraction
 from attnlab import claim
 from attnlab.hashattention import rational
 from attnlab.hashattention.claims import CLAIMS as HASH
+from attnlab.lrkv import rational as turning
+from attnlab.lrkv.claims import CLAIMS as LRKV
 from attnlab.race.claims import CLAIMS as RACE
 from attnlab.residual.claims import CLAIMS as RESIDUAL
 
@@ -55,12 +57,21 @@ hashed = claim.run(HASH)
 hashed
 
 # %% [markdown]
-# ## Who is right, and who is not
+# ## LRKV
 #
-# The three papers together, by who says the sentence. Every observed verdict is the recorded one.
+# Look for `lrkv.rope`, refuted by one column and a quarter turn, and for `lrkv.rope-iff`, which says what does pass.
 
 # %%
-everything = race + residual + hashed
+lrkv = claim.run(LRKV)
+lrkv
+
+# %% [markdown]
+# ## Who is right, and who is not
+#
+# The four papers together, by who says the sentence. Every observed verdict is the recorded one.
+
+# %%
+everything = race + residual + hashed + lrkv
 for (who, verdict), number in sorted(Counter((record["said_by"], record["observed"]) for record in everything).items()):
     print(f"{number:>2} {verdict:<11} said by {who}")
 
@@ -120,6 +131,23 @@ for example in (rational.STORED["lift"][1], rational.find("lift", seed=1)):
     assert example.products()[0] < example.products()[1]
     assert example.lifted()[0] > example.lifted()[1]
     assert example.lifted(last=0) == example.products()
+
+# %% [markdown]
+# ## One refutation of LRKV, and what holds instead
+#
+# Factored decoding under full RoPE would need P B = B c: a turned factor that is the factor, times a number. Look at the
+# first factor of all, then count the spaces of four dimensions that pass.
+
+# %%
+print(turning.QUARTER_TURN.factor.ravel(), "turns to", turning.QUARTER_TURN.moved().ravel())
+turned = turning.rotation(turning.CIRCLE[:2])
+passing = [
+    basis for r in range(5) for basis in turning.subspaces(4, r, (-1, 0, 1)) if turning.Turned(basis, turned).passes()
+]
+print(len(passing), "pass, of dimensions", *(basis.shape[1] for basis in passing))
+
+assert not turning.QUARTER_TURN.passes()
+assert [basis.shape[1] for basis in passing] == [0, 2, 2, 4]
 
 # %% [markdown]
 # ## On your own

@@ -98,7 +98,7 @@ MECHANISM = {
     "rotary": {"params", "reference"},  # what may turn with position
     "schemes": {"params", "reference", "rotary", "cache"},  # from weights: MHA, GQA, MQA, MLA, LRKV
     "accounting": {"params"},
-    "conversion": {"params", "reference", "rotary"},
+    "conversion": {"params", "reference", "rotary", "models"},  # the last for a real model's weights
     "diversity": {"params"},
     "training": {"params", "reference", "selectors", "models"},  # the last to write the shipped maps again
     "claims": {

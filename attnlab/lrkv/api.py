@@ -46,7 +46,9 @@ def attention(
 
     The newest query stands at the last key; where `causal`, earlier ones see as many keys fewer. `starts` and `ends`
     [B] cut each row of the batch: only keys from starts[b] to before ends[b] are there, and the newest query stands at
-    the last of them; beyond them the cache may hold anything. A query that sees no key has o = 0 and lse = -inf.
+    the last of them; beyond them the cache may hold anything. A query that sees no key has o = 0 and lse = -inf. The
+    cache is checked for shapes and types, not number by number: NaN in a key that is read comes out as NaN,
+    and in a value it may reach earlier queries of the same call too.
     `scale` is 1/sqrt(K) unless given.
 
     `impl` is one of "reference", "numba", "torch", "triton". "torch" has gradients; the others refuse a tensor that

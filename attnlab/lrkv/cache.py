@@ -83,7 +83,7 @@ class FactoredCache:
             self._check_presence(name, part)
             if part is None:
                 continue
-            check(name, part, PARTS[name], sizes)
+            given[name] = part = check(name, part, PARTS[name], sizes)
             if getattr(part, "requires_grad", False):
                 raise ValueError(f"{name} must not require a gradient, which a cache would lose; detach it")
             kind = _kind(part)
@@ -95,7 +95,7 @@ class FactoredCache:
                 self._parts.setdefault(name, Growing()).append(part)
         self._positions.append(np.arange(self._next, self._next + T))
         self._next += T
-        self._kind = _kind(k_shared)
+        self._kind = _kind(given["k_shared"])
         self._known = {letter: (size, "earlier tokens") for letter, (size, _) in sizes.items() if letter != "S"}
 
     def truncate(self, n: int) -> None:
@@ -120,6 +120,8 @@ class FactoredCache:
         chosen = chosen.astype(np.int64)
         if np.any(np.diff(chosen) <= 0) or (len(chosen) and not 0 <= chosen[0] <= chosen[-1] < len(self)):
             raise ValueError(f"index must rise within [0, {len(self)}), got {chosen.tolist()}")
+        if len(self) == 0:
+            return
         for part in self._parts.values():
             kept = part.view[:, chosen]
             part.truncate(0)

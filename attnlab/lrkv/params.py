@@ -6,13 +6,18 @@ here), T queries, S keys, H query heads, G shared keys and values (a divisor of 
 and Rv ranks of keys and of values.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnlab import draws
 from attnlab.arrays import Array, Axes, Float, as_numpy, check, check_shape, dial, flag, one_of
+from attnlab.dials import Dials, knob
+from attnlab.inputs import STREAMS
 
-__all__ = ["LAYOUTS", "STILL", "Rope", "check_arguments", "check_rope", "rope"]
+__all__ = ["BYTES", "LAYOUTS", "STILL", "WAYS", "LrkvParams", "Rope", "check_arguments", "check_rope", "rope"]
 
 LAYOUTS = ("half", "interleaved")
 
@@ -45,7 +50,7 @@ def rope(width: int, *, theta: float = 10_000.0, layout: str = "half") -> Rope:
 
 def check_rope(name: str, given: Any, width: int) -> None:
     """Refuse what cannot turn rows of `width` numbers."""
-    if not isinstance(given, tuple) or len(given) != 2:
+    if not isinstance(given, Rope):
         raise TypeError(f"{name} must be a Rope(frequency, layout), got {type(given).__name__}")
     sizes: Axes = {}
     check(f"{name}.frequency", given[0], "planes", sizes)
@@ -60,11 +65,11 @@ def check_arguments(
 ) -> None:  # fmt: skip
     """Refuse what no implementation can compute; each error names the argument, what was wanted and what came.
 
-    What lies outside of `starts` and `ends` may hold anything, so where one of them is given the numbers of the cache
-    are not looked at.
+    The numbers of the cache are not looked at: that would cost as much as reading it, and outside of `starts` and
+    `ends` it may hold anything. `FactoredCache` looks at each token once, when it comes.
     """
     sizes: Axes = {}
-    look = check if starts is None and ends is None else _shape_only
+    look = partial(check_shape, floating=True)
     check("q", q, "B T H K", sizes)
     look("k_shared", k_shared, "B S G K", sizes)
     look("v_shared", v_shared, "B S G V", sizes)
@@ -97,10 +102,6 @@ def check_arguments(
     flag("return_lse", return_lse)
     if scale is not None:
         dial("scale", scale, -1e30, 1e30)
-
-
-def _shape_only(name: str, array: Any, axes: str, sizes: Axes) -> None:
-    check_shape(name, array, axes, sizes, floating=True)
 
 
 def _check_positions(rope, latent_rope, positions, q_residual, residual, sizes) -> None:
@@ -153,3 +154,96 @@ def pairs(rope: Rope) -> tuple[slice, slice]:
     """Where the first and where the second coordinates of the planes stand."""
     n = len(rope.frequency)
     return (slice(0, n), slice(n, 2 * n)) if rope.layout == "half" else (slice(0, 2 * n, 2), slice(1, 2 * n, 2))
+
+
+# -- the dials of the panel --
+
+WAYS = (  # to bring positions into a factored cache: the names of rotary.OPTIONS, exact ones first
+    "none", "still", "aligned", "tied", "partial", "expand", "query_side", "latents_turned", "latents_unturned",
+    "best_latent_map", "other_layout",
+)  # fmt: skip
+BYTES = {"float32": 4, "bfloat16": 2, "float8": 1}
+KEY_LATENTS_STREAM, VALUE_LATENTS_STREAM, VALUE_FACTOR_STREAM = 13, 14, 15  # of the draws
+
+
+class Example(NamedTuple):
+    """One drawn sequence before anything turns: what each head asks, and a cache in factors."""
+
+    q: Float[Array, "1 n H K"]
+    k_shared: Float[Array, "1 n 1 K"]
+    v_shared: Float[Array, "1 n 1 K"]
+    k_latent: Float[Array, "1 n H r"]
+    v_latent: Float[Array, "1 n H r"]
+    v_factor: Float[Array, "H K r"]
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LrkvParams(Dials):
+    """The dials of the panel with their ranges and the paper's letters; slider, test and notebook use the same ones.
+
+    The cache meter takes its sizes as they are set, the turning example what it can use of them: see `sizes` and
+    `pair`. Raises ValueError with the dial's name, its range and what came.
+    """
+
+    option: str = knob("latents_turned", label="repair", choices=WAYS)
+    angle: int = knob(30, 0, 90, label="lean in degrees", paper="φ")
+    first: int = knob(1, 1, 64, label="plane", paper="i")
+    second: int = knob(8, 1, 64, label="towards plane", paper="j")
+    opposite: bool = knob(False, label="other way round")
+    position: int = knob(3, 0, 64, label="position", paper="t")
+    turn: int = knob(25, -180, 180, label="turn the view")
+    tilt: int = knob(30, -90, 90, label="tilt it")
+    heads: int = knob(6, 1, 64, label="heads", paper="H")
+    head_width: int = knob(32, 4, 128, label="head width", paper="d")
+    rank: int = knob(12, 0, 128, label="rank", paper="r")
+    tokens: int = knob(24, 2, 64, label="tokens", paper="n")
+    groups: int = knob(2, 1, 64, label="GQA groups")
+    latent_width: int = knob(96, 0, 960, label="MLA width")
+    stored: str = knob("bfloat16", label="stored as", choices=tuple(BYTES))
+    context: int = knob(8192, 1, 1_048_576, label="context")
+    layers: int = knob(12, 1, 128, label="layers")
+    shared: float = knob(0.3, 0.0, 1.0, label="shared part")
+    seed: int = knob(0, 0, 9999, label="seed")
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(K, r) of the turning example: the largest width up to the dial's with whole pairs of planes, and the largest
+        even rank up to the dial's that leaves as many planes as it takes; where frequencies are tied, one that divides
+        the width.
+        """
+        width = self.head_width - self.head_width % 4
+        rank = min(self.rank - self.rank % 2, width // 2)
+        if self.option == "tied":
+            rank = max((r for r in range(2, rank + 1, 2) if width % r == 0), default=0)
+        return width, rank
+
+    def inputs(self) -> Example:
+        """The turning example, drawn from the seed; a head's numbers do not depend on how many heads there are."""
+        (K, r), n, H = self.sizes, self.tokens, self.heads
+
+        def draw(stream: int, heads: int, width: int) -> Array:
+            return draws.normal(self.seed, stream, n, heads * width).reshape(1, n, heads, width)
+
+        v_factor = draws.normal(self.seed, VALUE_FACTOR_STREAM, H * K, r).reshape(H, K, r) / np.sqrt(max(r, 1))
+        return Example(
+            q=draw(STREAMS["queries"], H, K),
+            k_shared=draw(STREAMS["keys"], 1, K),
+            v_shared=draw(STREAMS["values"], 1, K),
+            k_latent=draw(KEY_LATENTS_STREAM, H, r),
+            v_latent=draw(VALUE_LATENTS_STREAM, H, r),
+            v_factor=v_factor,
+            tokens=tuple(str(t + 1) for t in range(n)),
+        )
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The two planes, from 0: the dials' as far as there are so many, and never the same."""
+        planes = self.sizes[0] // 2
+        i, j = (min(plane, planes) - 1 for plane in (self.first, self.second))
+        return i, j if i != j else (j + 1) % planes
+
+    @property
+    def sharing(self) -> int:
+        """How many shared keys GQA has: the largest number up to the dial's that divides the heads."""
+        return max(groups for groups in range(1, min(self.groups, self.heads) + 1) if self.heads % groups == 0)

@@ -41,11 +41,11 @@ class Trace(NamedTuple):
 
 def turn(x: Float[Array, "B S H K"], rope: Rope, positions: Float[Array, "B S"]) -> Float[Array, "B S H K"]:
     """P_t x: every plane of every row turned by its position."""
-    angle = angles(rope, positions)[..., None, :].astype(x.dtype)  # a head's axis before the planes'
+    angle = angles(rope, positions)[..., None, :]  # float64, a head's axis before the planes'
     if angle.ndim == 3:  # the same positions for all rows of the batch
         angle = angle[None]
     first, second = pairs(rope)
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
     out = x.copy()
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
@@ -118,10 +118,10 @@ def softmax(logits: Float[Array, "B H T S"], visible: Array) -> tuple[Array, Arr
     """(weights, lse) over the visible keys; where there is none, 0 and -inf."""
     logits = np.where(visible, logits, -np.inf)
     top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
+    top = np.where(np.isneginf(top), 0.0, top)  # NaN stays
     powers = np.exp(logits - top)
     total = powers.sum(axis=-1, keepdims=True)
-    weights = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
+    weights = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
     with np.errstate(divide="ignore"):
         return weights, (top + np.log(total))[..., 0]
 

@@ -172,9 +172,10 @@ def factored_logits(
             score[..., s] += np.einsum("bthr,bhr->bht", back, latent[:, s])
         return score
     if option == "best_latent_map":
+        inverse, projected = np.linalg.pinv(factor), np.einsum("bthk,hkr->bthr", turned, factor)
         for s, position in enumerate(keys):
-            best = np.einsum("hrk,kl,hls->hrs", np.linalg.pinv(factor), rotation(rope, q.shape[-1], position), factor)
-            score[..., s] += np.einsum("bthk,hkr,hrs,bhs->bht", turned, factor, best, latent[:, s])
+            best = inverse @ rotation(rope, q.shape[-1], position) @ factor  # [H, r, r]
+            score[..., s] += np.einsum("bthr,bhr->bht", projected, np.einsum("hrs,bhs->bhr", best, latent[:, s]))
         return score
     asking = q if option == "still" else turned
     projected = np.einsum("bthk,hkr->bthr", asking, factor)
