@@ -13,7 +13,8 @@ Where what stands:
     from another model's weights                              conversion.py
     head diversity (Sec. 4.3, App. C.1)                       diversity.py
     statements, all of them checked                           claims.py; rational.py has the exact counterexamples
-    the live panel                                            view.py (its numbers), mathematics.js, panel.js, widget.py
+    the live panel                                            view.py (its numbers), mathematics.js, view3d.js (its
+                                                              depth), panel.js, widget.py
 """
 
 from attnlab.lrkv.api import attention
