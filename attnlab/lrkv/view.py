@@ -293,7 +293,9 @@ def _ranks(heads: int, share: float) -> tuple[float, float]:
 
 
 def _prints() -> list[list[Any]]:
-    """Cache percentages of the paper: table, row, as printed, and from the sizes or megabytes beside them."""
+    """Cache percentages of the paper: table, row, as printed, and from the sizes or megabytes beside them. A size whose
+    printed percentage we do not know stands at its own ratio, and says so.
+    """
     sizes = {"heads": accounting.CONFIGURATIONS[0].heads, "head_width": accounting.HEAD_WIDTH}
     rows: list[tuple[int, str, Any, Any]] = [
         *((7, f"{row.label} at r = {row.rank}", row.printed, row.ratio) for row in accounting.CONFIGURATIONS),
@@ -304,8 +306,9 @@ def _prints() -> list[list[Any]]:
         ),
         *((12, row.label, row.printed, row.lrkv / row.mha) for row in accounting.TABLE_12),
     ]  # fmt: skip
-    return [
-        [table, f"{label}, Table {table}", printed, round(100 * float(ratio), 4)]
-        for table, label, printed, ratio in rows
-        if printed is not None
-    ]
+    result = []
+    for table, label, printed, ratio in rows:
+        own, unknown = round(100 * float(ratio), 4), " (print unknown: its own ratio)"
+        name = f"{label}, Table {table}{unknown if printed is None else ''}"
+        result.append([table, name, own if printed is None else printed, own])
+    return result
