@@ -64,7 +64,6 @@ HOUSE = {
     "nn/race": {"nn", "race"},
     "nn/softmax": {"nn"},
     "nn/lrkv": {"nn", "lrkv"},
-    "nn/keyvalue": {"nn", "lrkv"},
     "nn/cache_budget": {"nn", "lrkv"},
     "nn/associative_recall": {"nn"},
     "nn/hf": {"hashattention"},

@@ -87,7 +87,7 @@ const drawn = {
   partial({ K, r, seed, draws }) {
     const half = K / 4;
     const B = normal(seed, draws.factors, K, r).map((x, at) => (at < 2 * half * r ? 0 : x / Math.sqrt(r)));
-    return { frequency: usual(K).slice(0, half), latent: [], B };
+    return { frequency: usual(2 * half), latent: [], B };
   },
   other_layout({ K, r, planes }) {
     const B = new Float64Array(K * r);

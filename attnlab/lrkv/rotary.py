@@ -91,7 +91,7 @@ def case(option: str, *, heads: int, width: int, rank: int, seed: int = 0, theta
     if option == "partial":
         half = width // 4
         drawn[:, : 2 * half] = 0
-        return Case(option, Rope(usual.frequency[:half]), STILL, drawn)
+        return Case(option, rope(2 * half, theta=theta), STILL, drawn)
     if option == "tied":
         usual, latent = tied(width, rank, theta=theta)
         return Case(option, usual, latent, tied_factor(drawn[:, : width // 2, 0], drawn[:, width // 2 :, 0], rank))

@@ -5,6 +5,7 @@ Where what stands:
     residual memory and its baselines          memory.py: MemoryAttention, ResidualLinearAttention, ResidualDeltaNet
     RACE                                       race.py: RACEAttention
     softmax, for comparison                    softmax.py: SoftmaxAttention
+    what a cache is made of                    lrkv.py: LRKVAttention, GroupedAttention (MHA, GQA, MQA), LatentAttention
     what they share; a layer on disk           layer.py: save, load
     an experiment with all of them             associative_recall.py (python -m attnlab.nn.associative_recall)
     HashAttention in transformers              hf.py: register, configure
@@ -20,11 +21,15 @@ if not found("torch"):
     raise ImportError("attnlab.nn needs the package torch, which is not installed; get it with: pip install torch")
 
 from attnlab.nn.layer import load, save
+from attnlab.nn.lrkv import GroupedAttention, LatentAttention, LRKVAttention
 from attnlab.nn.memory import MemoryAttention, ResidualDeltaNet, ResidualLinearAttention
 from attnlab.nn.race import RACEAttention
 from attnlab.nn.softmax import SoftmaxAttention
 
 __all__ = [
+    "GroupedAttention",
+    "LRKVAttention",
+    "LatentAttention",
     "MemoryAttention",
     "RACEAttention",
     "ResidualDeltaNet",

@@ -35,7 +35,7 @@ class Layer(nn.Module):
     """An attention layer [B, T, width] -> [B, T, width], causal, with a state that carries the past.
 
     A subclass sets up its operator after this and says with `attend` what becomes of q, k, v. `config` is what it takes
-    to build the layer again.
+    to build the layer again. Keys and values have `groups` heads, as many as the queries unless given.
     """
 
     def __init__(
@@ -47,9 +47,13 @@ class Layer(nn.Module):
         output_norm: bool,
         output_gate: bool,
         impl: str,
+        groups: int | None = None,
     ):
         super().__init__()
         self.width, self.heads = whole("width", width), whole("heads", heads)
+        self.groups = self.heads if groups is None else whole("groups", groups)
+        if self.heads % self.groups:
+            raise ValueError(f"groups must divide heads = {heads}, got {groups}")
         if None in (key_width, value_width) and self.width % self.heads:
             raise ValueError(
                 f"heads must divide width = {width} where key_width or value_width is not given, got {heads}"
@@ -61,8 +65,8 @@ class Layer(nn.Module):
         options = {"output_norm": flag("output_norm", output_norm), "output_gate": flag("output_gate", output_gate)}
         self.impl = one_of("impl", impl, TRAINING)
         self.config: dict[str, Any] = {**given, **options, "impl": impl}
-        self.q, self.k = (projection(self.width, self.heads * self.key_width) for _ in "qk")
-        self.v = projection(self.width, self.heads * self.value_width)
+        self.q, self.k = (projection(self.width, n * self.key_width) for n in (self.heads, self.groups))
+        self.v = projection(self.width, self.groups * self.value_width)
         self.gate = projection(self.width, self.heads * self.value_width) if output_gate else None
         self.norm = nn.RMSNorm(self.value_width, eps=1e-6) if output_norm else None
         self.out = projection(self.heads * self.value_width, self.width)
@@ -75,8 +79,7 @@ class Layer(nn.Module):
         """
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ValueError(f"x must be [B, T, width] with width = {self.width}, got {tuple(x.shape)}")
-        q, k, v = (split(part(x), self.heads) for part in (self.q, self.k, self.v))
-        o, state = self.attend(x, q, k, v, state, cu_seqlens)
+        o, state = self.attend(x, *self.operands(x), state, cu_seqlens)
         if self.norm is not None:
             o = self.norm(o)
         o = o.flatten(-2)
@@ -94,6 +97,10 @@ class Layer(nn.Module):
             raise ValueError(f"x must be one token [B, width], got {tuple(x.shape)}")
         y, state = self(x[:, None], state, return_state=True)
         return y[:, 0], state
+
+    def operands(self, x: torch.Tensor) -> tuple[Any, Any, Any]:
+        """q [B, T, H, K], k [B, T, G, K] and v [B, T, G, V] as projected."""
+        return split(self.q(x), self.heads), split(self.k(x), self.groups), split(self.v(x), self.groups)
 
     def attend(self, x: Any, q: Any, k: Any, v: Any, state: Any, cu_seqlens: Any) -> tuple[Any, Any]:
         """(o [B, T, H, V], state) of the operator; each layer has its own."""

@@ -100,7 +100,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     told = {"layer": "load", "config": {}}
     save_file({"x": torch.zeros(2)}, tmp_path / "odd.safetensors", metadata={"attnlab.nn": json.dumps(told)})
     with pytest.raises(
-        ValueError, match=r"path must hold one of MemoryAttention, RACEAttention, .*, got one named 'load'"
+        ValueError, match=r"path must hold one of GroupedAttention, LRKVAttention, .*, got one named 'load'"
     ):
         nn.load(tmp_path / "odd.safetensors")
     with pytest.raises(FileNotFoundError):
