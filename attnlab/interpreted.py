@@ -8,6 +8,7 @@ it is. Only verification comes here: impl="triton" asked for by name still needs
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -60,8 +61,9 @@ class Failed(RuntimeError):
 class Run:
     """A call of `attention` that is being interpreted: it starts at once, in a process of its own.
 
-    `arguments` are arrays, numbers, flags and words, by name. Whoever is busy elsewhere asks `busy` now and then;
-    `answer` waits. Nothing stays on the disk, and a process that is not waited for ends by itself.
+    `arguments` are arrays, numbers, flags and words, by name, and records of such that the mechanism's params.py
+    defines, as a Rope is. Whoever is busy elsewhere asks `busy` now and then; `answer` waits. Nothing stays on the disk,
+    and a process that is not waited for ends by itself.
     """
 
     def __init__(self, impl: str, mechanism: str, arguments: dict[str, Any]) -> None:
@@ -70,12 +72,14 @@ class Run:
         self.files = contextlib.ExitStack()
         self.process: subprocess.Popen[bytes] | None = None
         self.refusal: Exception | None = None
+        arguments, records = _taken_apart(mechanism, arguments)
         if sentence := _unfit(arguments):
             self.refusal = backend.Unsupported(sentence)
             return
         arrays = {name: np.asarray(x) for name, x in arguments.items() if _is_array(x)}
         plain = {name: x for name, x in arguments.items() if name not in arrays}
-        words = {"impl": impl, "mechanism": mechanism, "arguments": plain, "limit_s": self.limit_s}
+        told = {"impl": impl, "mechanism": mechanism, "limit_s": self.limit_s}
+        words = {**told, "arguments": plain, "records": records}
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         try:
             question, self.said, self.log = (self.files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
@@ -143,6 +147,30 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray | np.generic) and x.dtype.kind in NUMBERS
 
 
+def _taken_apart(mechanism: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The same with the fields of each record as arguments of their own, name.field; and which records these were."""
+    parts: dict[str, Any] = {}
+    records = {}
+    for name, x in arguments.items():
+        if type(x).__module__ == f"attnlab.{mechanism}.params" and hasattr(x, "_fields"):
+            records[name] = type(x).__name__
+            parts |= {f"{name}.{field}": value for field, value in zip(x._fields, x, strict=True)}
+        else:
+            parts[name] = x
+    return parts, records
+
+
+def _put_together(mechanism: str, parts: dict[str, Any], records: dict[str, str]) -> dict[str, Any]:
+    """What `_taken_apart` took apart."""
+    whole = {name: x for name, x in parts.items() if "." not in name}
+    if records:
+        params = importlib.import_module(f"attnlab.{mechanism}.params")
+        for name, kind in records.items():
+            record = getattr(params, kind)
+            whole[name] = record(*(parts[f"{name}.{field}"] for field in record._fields))
+    return whole
+
+
 def _unfit(arguments: dict[str, Any]) -> str:
     """Why these arguments are not interpreted, or nothing."""
     for name, x in arguments.items():
@@ -172,7 +200,8 @@ def main() -> None:
         words, arrays = _read(sys.stdin.buffer)
         if hasattr(signal, "alarm"):  # whoever asked may be gone
             signal.alarm(math.ceil(words["limit_s"]))
-        arguments = words["arguments"] | {name: x if x.ndim else x.item() for name, x in arrays.items()}
+        parts = words["arguments"] | {name: x if x.ndim else x.item() for name, x in arrays.items()}
+        arguments = _put_together(words["mechanism"], parts, words["records"])
         _write(answer, *_answered(words["impl"], words["mechanism"], arguments))
 
 

@@ -240,6 +240,22 @@ def test_a_reference_that_fails_leaves_no_process_behind(room, monkeypatch):
     assert runs["triton"].process.returncode == -signal.SIGKILL
 
 
+def test_a_record_of_the_mechanism_arrives_as_it_was():
+    from attnlab.lrkv import Rope
+    from tests.lrkv.cases import with_option
+
+    given = with_option("latent_rope", B=1, T=1, S=5, H=2, G=1)
+    parts, records = interpreted._taken_apart("lrkv", given)
+    assert records == {"rope": "Rope", "latent_rope": "Rope"}
+    assert interpreted._unfit(parts) == ""
+    whole = interpreted._put_together("lrkv", parts, records)
+    assert whole.keys() == given.keys()
+    assert isinstance(whole["rope"], Rope)
+    assert whole["latent_rope"] is not whole["rope"]
+    assert whole["latent_rope"].layout == given["latent_rope"].layout
+    assert np.array_equal(whole["latent_rope"].frequency, given["latent_rope"].frequency)
+
+
 # -- what is not started --
 
 

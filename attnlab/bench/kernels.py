@@ -11,6 +11,7 @@ hashattention.scan.traffic_ratio    the first of a decode step over 4,096 keys, 
                                     query heads on two key/value heads: from codes to lists,
 hashattention.gather.traffic_ratio  and from lists to outputs, a list for each query head; `gather.shared` with one for
                                     each key/value head
+lrkv.decode.rRANK.traffic_ratio     of a decode step over 4,096 keys, bfloat16, width 128, 32 heads on one shared head
 KERNEL.CASE.TARGET.spill_bytes      of each thread, compiled afresh; the target is the GPU compiled for
 KERNEL.CASE.TARGET.registers        of each thread
 KERNEL.CASE.TARGET.shared_bytes     of each block, against what the device allows
@@ -36,6 +37,7 @@ __all__ = [
     "about",
     "compile_rows",
     "hash_traffic_rows",
+    "lrkv_traffic_rows",
     "residual_traffic_rows",
     "rows",
     "traffic",
@@ -57,7 +59,8 @@ def about() -> dict[str, Any]:
 def rows() -> list[dict[str, Any]]:
     """Count and compile everything; some minutes."""
     counted = [*traffic_rows(traffic(TOKENS)), *residual_traffic_rows(traffic(RESIDUAL_TOKENS, "--residual"))]
-    return [*counted, *hash_traffic_rows(traffic(TOKENS, "--hashattention")), *compile_rows()]
+    counted += [*hash_traffic_rows(traffic(TOKENS, "--hashattention")), *lrkv_traffic_rows(traffic(TOKENS, "--lrkv"))]
+    return [*counted, *compile_rows()]
 
 
 def traffic(tokens: int, *options: str) -> dict[str, Any]:
@@ -121,6 +124,18 @@ def hash_traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
                 name = f"{operation}.shared" if shared else operation
                 target = HASH_TARGETS[name] if counts["tokens"] == TOKENS else None
                 result.append(_ratio(f"hashattention.{name}", count, target))
+    return result
+
+
+def lrkv_traffic_rows(counts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same of LRKV's kernels, by rank."""
+    from attnlab_kernels.testing.traffic import LRKV_TARGETS
+
+    result = []
+    for case, operations in counts["cases"].items():
+        rank = case.split("-")[0]
+        target = LRKV_TARGETS[int(rank[1:])] if counts["tokens"] == TOKENS else None
+        result += [_ratio(f"lrkv.{name}.{rank}", count, target) for name, count in operations.items()]
     return result
 
 

@@ -41,8 +41,10 @@ __all__ = ["LOG2E", "attention"]
 
 LOG2E = 1.4426950408889634
 BLOCK = 24  # tokens
+TOGETHER = 12  # of which latents of values are summed
 COLUMNS = 128  # heads times queries at once, at most where one query's heads are fewer
 LONG = 1024  # tokens, the least that are worth a thread
+ASKED = 2  # lines in each step of a product
 WIDE = bool(get_host_cpu_features().get("avx512f"))  # registers of sixteen lanes, and thirty-two of them
 
 
@@ -90,12 +92,12 @@ def _at(x):
 
 def _wide(rows: int, vectors: int):
     def product(w, a, ar, an, b, bn, c, cr, n, add, line, step):
-        """C [rows, 16 vectors] = A B, or C += A B; two lines are asked for in each of n steps, `step` numbers apart."""
+        """C [rows, 16 vectors] = A B, or C += A B; lines are asked for in each of n steps, `step` numbers apart."""
         places = [w.at(c, (r, cr), 16 * x) for r in range(rows) for x in range(vectors)]
 
         def term(i, sums):
-            w.prefetch(w.at(line, (i, step)))
-            w.prefetch(w.at(line, (i, step), LINE))
+            for ahead in range(ASKED):
+                w.prefetch(w.at(line, (i, step), ahead * LINE))
             row = [w.load(w.at(b, (i, bn), 16 * x)) for x in range(vectors)]
             column = [w.spread(w.at(a, (r, ar), (i, an))) for r in range(rows)]
             return [w.fma(column[j // vectors], row[j % vectors], x) for j, x in enumerate(sums)]
@@ -137,27 +139,32 @@ def _tile(a, ar, an, rows, b, bn, vectors, c, cr, n, add, line, step):
 @inlined
 def _multiplied(a, ar, an, rows, b, bn, columns, c, cr, n, add, line, lines):
     """As `lanes.multiply`, sixteen lanes wide where the machine has them and columns are a multiple of 32; up to
-    `lines` lines from `line` on are asked for on the way. How many were.
+    `lines` lines from `line` on are asked for on the way.
     """
     if not WIDE or columns % 32:
         multiply(a, ar, an, rows, b, bn, columns, c, cr, n, add, NOTHING, NOTHING)
-        return 0
+        return
     x, asked = 0, 0
     while x < columns:
         vectors = 4 if columns - x >= 64 else 2
         r = 0
         while r < rows:
             more = asked < lines
-            at, step = (line + 64 * asked, 2 * LINE) if more else (b, 0)
+            at, step = (line + 64 * asked, ASKED * LINE) if more else (b, 0)
             r += _tile(
                 a + 4 * r * ar, ar, an, rows - r, b + 4 * x, bn, vectors, c + 4 * (r * cr + x), cr, n, add, at, step
             )
-            asked += 2 * n if more else 0
+            asked += ASKED * n if more else 0
         x += 16 * vectors
-    return asked
 
 
 # -- a block --
+
+
+def ask(w, x, row, step, h, lines):
+    """Ask for the lines of a row that fall to heads h to h + 7, so many for each eight."""
+    place = w.at(x, (row, step), (w.b.mul(w.b.lshr(h, w.integer(3)), lines), LINE))
+    w.loop(lines, lambda n, _: w.prefetch(w.at(place, (n, LINE))))
 
 
 def _vectors(w, rank):
@@ -170,11 +177,11 @@ def _vectors(w, rank):
 def _scoring(rank: int | None):
     """For one rank, whose heads lie next to each other; or, without one, for any."""
 
-    def score(w, z, token, head, q, any_rank, heads, tokens, s, row, line, lines):
-        """s[t, h] += z[t, h] . q[h]; heads and rank multiples of 8, q dense. For every eight heads of a token so many
-        lines from `line` on are asked for.
+    def score(w, z, token, head, q, any_rank, heads, tokens, s, row, ahead, ahead_row, lines):
+        """s[t, h] += z[t, h] . q[h]; heads and rank multiples of 8, q dense. Every eight heads ask for so many lines of
+        row t of `ahead`.
         """
-        b, groups = w.b, w.b.lshr(heads, w.integer(3))
+        b = w.b
 
         def product(place, ask):
             """z . q of a head, as eight partial sums."""
@@ -192,11 +199,9 @@ def _scoring(rank: int | None):
 
         def at_tokens(t, count):
             def eight(h, _):
-                number = b.add(b.mul(t, groups), b.lshr(h, w.integer(3)))
-                ahead = w.at(line, (b.mul(number, lines), LINE))
-                w.loop(b.mul(lines, w.integer(count)), lambda n, _: w.prefetch(w.at(ahead, (n, LINE))))
                 for k in range(count):
                     here = b.add(t, w.integer(k))
+                    ask(w, ahead, here, ahead_row, h, lines)
                     first = w.at(z, (here, token), (h, head))
                     asked = w.at(q, (h, any_rank if rank is None else rank))
                     parts = [
@@ -221,14 +226,10 @@ def _scoring(rank: int | None):
 def _gathering(tokens: int, rank: int | None):
     """So many tokens at once; for one rank, whose heads lie next to each other, or, without one, for any."""
 
-    def gathered(w, z, token, head, p, row, any_rank, heads, y, line, lines):
-        """y[h] += the sum of p[t, h] z[t, h] over the tokens; rank a multiple of 8, y dense. For each head so many
-        lines from `line` on are asked for.
-        """
+    def gathered(w, z, token, head, p, row, any_rank, heads, y):
+        """y[h] += the sum of p[t, h] z[t, h] over the tokens; rank a multiple of 8, y dense."""
 
         def at_head(h, _):
-            ahead = w.at(line, (w.b.mul(h, lines), LINE))
-            w.loop(lines, lambda n, _: w.prefetch(w.at(ahead, (n, LINE))))
             weights = [w.number_at(w.at(p, (t, row), h)) for t in range(tokens)]
             places = [w.at(z, (t, token), (h, head)) for t in range(tokens)]
             to = w.at(y, (h, any_rank if rank is None else rank))
@@ -253,72 +254,71 @@ def _gathering(tokens: int, rank: int | None):
 RANKS = (8, 16, 24, 32, 40, 48, 56, 64)  # with pieces of their own
 _score = _scoring(None)
 _score8, _score16, _score24, _score32, _score40, _score48, _score56, _score64 = map(_scoring, RANKS)
-_gather1, _gather8 = (_gathering(tokens, None) for tokens in (1, 8))
-_gather8x8, _gather8x16, _gather8x24, _gather8x32, _gather8x40, _gather8x48, _gather8x56, _gather8x64 = (
-    _gathering(8, rank) for rank in RANKS
+_gather1, _gather12 = (_gathering(tokens, None) for tokens in (1, TOGETHER))
+_gather12x8, _gather12x16, _gather12x24, _gather12x32, _gather12x40, _gather12x48, _gather12x56, _gather12x64 = (
+    _gathering(TOGETHER, rank) for rank in RANKS
 )
 
 
 @inlined
-def _scored(z, token, head, q, rank, heads, tokens, s, row, line, lines):
+def _scored(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines):
     """`_score` by the piece for this rank, where there is one."""
     kind = rank if head == rank else 0
     if kind == 8:
-        _score8(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score8(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 16:
-        _score16(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score16(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 24:
-        _score24(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score24(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 32:
-        _score32(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score32(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 40:
-        _score40(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score40(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 48:
-        _score48(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score48(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 56:
-        _score56(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score56(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     elif kind == 64:
-        _score64(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score64(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
     else:
-        _score(z, token, head, q, rank, heads, tokens, s, row, line, lines)
+        _score(z, token, head, q, rank, heads, tokens, s, row, ahead, step, lines)
 
 
 @inlined
-def _gathered(z, token, head, p, row, rank, heads, tokens, y, line, lines):
-    """The same of weighted sums, of so many tokens: eight at a time, the others one by one."""
+def _gathered(z, token, head, p, row, rank, heads, tokens, y):
+    """The same of weighted sums, of so many tokens: a block at a time, the others one by one."""
     kind, t = rank if head == rank else 0, 0
-    while t + 8 <= tokens:
+    while t + TOGETHER <= tokens:
         at, weights = z + 4 * t * token, p + 4 * t * row
         if kind == 8:
-            _gather8x8(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x8(at, token, head, weights, row, rank, heads, y)
         elif kind == 16:
-            _gather8x16(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x16(at, token, head, weights, row, rank, heads, y)
         elif kind == 24:
-            _gather8x24(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x24(at, token, head, weights, row, rank, heads, y)
         elif kind == 32:
-            _gather8x32(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x32(at, token, head, weights, row, rank, heads, y)
         elif kind == 40:
-            _gather8x40(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x40(at, token, head, weights, row, rank, heads, y)
         elif kind == 48:
-            _gather8x48(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x48(at, token, head, weights, row, rank, heads, y)
         elif kind == 56:
-            _gather8x56(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x56(at, token, head, weights, row, rank, heads, y)
         elif kind == 64:
-            _gather8x64(at, token, head, weights, row, rank, heads, y, line, lines)
+            _gather12x64(at, token, head, weights, row, rank, heads, y)
         else:
-            _gather8(at, token, head, weights, row, rank, heads, y, line, lines)
-        line += 64 * lines * heads
-        t += 8
+            _gather12(at, token, head, weights, row, rank, heads, y)
+        t += TOGETHER
     while t < tokens:
-        _gather1(z + 4 * t * token, token, head, p + 4 * t * row, row, rank, heads, y, line, 0)
+        _gather1(z + 4 * t * token, token, head, p + 4 * t * row, row, rank, heads, y)
         t += 1
 
 
 @piece
-def _soften(w, s, row, tokens, columns, state, keys, k_row, k_lines, values, v_row, v_lines):
+def _soften(w, s, row, tokens, columns, state, ahead, ahead_row, lines):
     """Logits s[t, c], over log 2, become weights under the largest so far of their column; `state` has [columns] each
     of that, the sum of all weights, and what earlier ones are to be multiplied by; columns a multiple of 8. Every eight
-    columns ask for so many lines of row t of the keys and values to come.
+    columns ask for so many lines of row t of `ahead`.
     """
     b, least, nothing = w.b, w.number(-125), w.number(-3e38)
 
@@ -336,9 +336,7 @@ def _soften(w, s, row, tokens, columns, state, keys, k_row, k_lines, values, v_r
         level = w.where("<", top, nothing, w.number(0), top)  # no key seen yet: all weights are 0
 
         def weigh(t, total):
-            for place, step, lines in ((keys, k_row, k_lines), (values, v_row, v_lines)):
-                ahead = w.at(place, (t, step), (w.b.mul(w.b.lshr(c, w.integer(3)), lines), LINE))
-                w.loop(lines, lambda n, _, ahead=ahead: w.prefetch(w.at(ahead, (n, LINE))))
+            ask(w, ahead, t, ahead_row, c, lines)
             here = w.at(s, (t, row), c)
             x = power(b.fsub(w.load(here), level))
             w.store(x, here)
@@ -435,10 +433,17 @@ def _copied(x, token, head, live, heads, rank, lanes, padded, desk):
 
 
 @inlined
-def _expanded(z, ks, kl, live, queries, factor, q, cos, sin, key_desk, s_desk, row):
+def _share(width, columns):
+    """How many lines of a row of so many numbers fall to each eight columns."""
+    return (width // LINE * LANES + columns - 1) // columns
+
+
+@inlined
+def _expanded(z, ks, kl, live, q, factor, cos, sin, key_desk, s_desk, row):
     """Logits of a block from keys made whole and turned, one head after another."""
     width = key_desk.shape[1]
-    keys, found = _at(key_desk), np.empty(LANES, np.float32)
+    keys, found, asked = _at(key_desk), _room(LANES), _room(width)
+    asked[:] = 0
     step, second = (2, 1) if z.interleaved else (1, z.planes)
     for h in range(z.heads):
         for t in range(live):
@@ -451,36 +456,67 @@ def _expanded(z, ks, kl, live, queries, factor, q, cos, sin, key_desk, s_desk, r
         for t in range(live):
             here = keys + 4 * t * width
             _turned(here, here, _at(cos[t]), _at(sin[t]), z.planes, second, step)
-        for i in range(queries):
-            asked = _at(q) + 4 * (i * z.heads + h) * width
+        for i in range(len(q)):
+            asked[: z.K] = q[i, h]
             for t in range(0, live, LANES):
-                dots(keys + 4 * t * width, width, asked, 0, width, _at(found))
+                dots(keys + 4 * t * width, width, _at(asked), 0, width, _at(found))
                 for j in range(min(LANES, live - t)):
                     s_desk[(t + j) * row + i * z.lanes + h] = found[j]
 
 
+@inlined
+def _room(n):
+    """float32 numbers that begin on a line, with whatever was there."""
+    memory = np.empty(n + LINE, np.float32)
+    start = -_at(memory) % (4 * LINE) // 4
+    return memory[start : start + n]
+
+
+@inlined
+def _parts_of(z, columns, result):
+    """(state [3, columns], sums of shared values, of latents) in one row of results."""
+    values, latents = 3 * columns, (3 + z.width) * columns
+    return result[:values], result[values:latents], result[latents : latents + columns * z.v_rank]
+
+
 @compiled
-def _part(z, places, job, qt, qb, factor, q, positions, frequency, latent_frequency, desk, state, y_shared, y_latent):
-    """One part of the keys for the queries of one tile: `state` and the two sums of values, before B_h.
+def _part(z, places, job, q, projected, whole_factor, positions, frequency, latent_frequency, result):
+    """One part of the keys for the queries of one tile, q [queries, heads, K] and q B [heads, queries, R]: `result`
+    holds maximum and denominator of the softmax and the two sums of values, before B_h.
 
     `places` are where shared keys, shared values, latents of keys, of values, and scales of this row and group begin.
-    A job is (queries, first token, end, end of the first query's keys, whether later ones see one more each).
+    A job is (first token, end, end of the first query's keys, whether later ones see one more each).
     """
     k_shared, v_shared, k_latent, v_latent, scales = places
-    queries, first, end, newest, more = job
-    columns = queries * z.lanes
-    s_desk, key_desk, k_desk, value_desk, v_desk, cos, sin, latent_cos, latent_sin = desk
+    first, end, newest, more = job
+    queries = len(q)
+    columns, width = queries * z.lanes, z.K + -z.K % LANES
+    state, y_shared, y_latent = _parts_of(z, columns, result)
+    state[:columns], state[columns:], y_shared[:], y_latent[:] = -np.inf, 0, 0, 0
+    qt, qb = _room(z.K * columns).reshape(z.K, queries, z.lanes), _room(columns * z.k_rank)
+    qt[:], qb[:] = 0, 0
+    for i in range(queries):
+        for h in range(z.heads):
+            qt[:, i, h] = q[i, h]
+            at = (i * z.lanes + h) * z.k_rank
+            qb[at : at + z.R] = projected[h, i]
+    block = BLOCK if z.turning else 0
+    s_desk, key_desk = _room(BLOCK * columns), _room((block + LANES) * width).reshape(-1, width)
+    k_desk, v_desk = _room(BLOCK * z.k_copied * z.lanes * z.k_rank), _room(BLOCK * z.v_copied * z.lanes * z.v_rank)
+    value_desk = _room(BLOCK * z.shared_copied * z.width)
+    cos, sin = _room(block * z.planes).reshape(block, z.planes), _room(block * z.planes).reshape(block, z.planes)
+    latent_cos = _room(block * z.latent_planes).reshape(block, z.latent_planes)
+    latent_sin = _room(block * z.latent_planes).reshape(block, z.latent_planes)
     s, top = _at(s_desk), _at(state)
-    state[0], state[1:], y_shared[:], y_latent[:] = -np.inf, 0, 0, 0
     row = columns
     for start in range(first, end, BLOCK):
         live = min(BLOCK, end - start)
         ks, vs = k_shared + 4 * start * z.k_row, v_shared + 4 * start * z.v_row
         kl, vl = k_latent + 4 * start * z.k_token, v_latent + 4 * start * z.v_token
         k_row, k_token, k_head, v_row, v_token, v_head = z.k_row, z.k_token, z.k_head, z.v_row, z.v_token, z.v_head
-        # what the next block reads of latents: so many lines in one piece, where they lie so
+        # what is read next is asked for: the block's latents during products, its values and the next keys in between
+        k_first, v_first, k_next = kl, vl, ks + 4 * BLOCK * k_row
         k_lines, v_lines = live * z.k_lines, live * z.v_lines
-        k_ahead, v_ahead = kl + 4 * BLOCK * z.k_token, vl + 4 * BLOCK * z.v_token
         if z.turning:
             _angles(positions, start, live, frequency, cos, sin)
         if z.turning == 1:
@@ -501,16 +537,16 @@ def _part(z, places, job, qt, qb, factor, q, positions, frequency, latent_freque
                         here = kl + 4 * (t * k_token + h * k_head)
                         _turned(here, here, _at(latent_cos[t]), _at(latent_sin[t]), z.latent_planes, second, step)
         if z.turning < 2:
-            done = _multiplied(ks, k_row, 1, live, _at(qt), columns, columns, s, row, z.K, 0, k_ahead, k_lines)
+            _multiplied(ks, k_row, 1, live, _at(qt), columns, columns, s, row, z.K, 0, k_first, k_lines)
             if z.R:
-                left = max(0, k_lines - done) * LANES // (live * z.lanes)
+                some = _share(z.V, z.lanes)
                 for t in range(queries):
                     asked = _at(qb) + 4 * t * z.lanes * z.k_rank
                     here = s + 4 * t * z.lanes
-                    _scored(kl, k_token, k_head, asked, z.k_rank, z.lanes, live, here, row, k_ahead + 64 * done, left)
-                    left = 0
+                    _scored(kl, k_token, k_head, asked, z.k_rank, z.lanes, live, here, row, vs, z.v_row, some)
+                    some = 0
         else:
-            _expanded(z, ks, kl, live, queries, factor, q, cos, sin, key_desk, s_desk, row)
+            _expanded(z, ks, kl, live, q, whole_factor, cos, sin, key_desk, s_desk, row)
         if z.scales:
             for t in range(live):
                 here = scales + 4 * (start + t) * z.scales
@@ -520,13 +556,10 @@ def _part(z, places, job, qt, qb, factor, q, positions, frequency, latent_freque
             last = newest + (i if more else 0)
             for t in range(max(0, last - start), live):
                 s_desk[t * row + i * z.lanes : t * row + (i + 1) * z.lanes] = -np.inf
-        groups = columns // LANES
-        k_next, v_next = k_shared + 4 * (start + BLOCK) * z.k_row, v_shared + 4 * (start + BLOCK) * z.v_row
-        k_some, v_some = (z.K // LINE + groups - 1) // groups, (z.V // LINE + groups - 1) // groups
-        _soften(s, row, live, columns, top, k_next, z.k_row, k_some, v_next, z.v_row, v_some)
+        _soften(s, row, live, columns, top, k_next, z.k_row, _share(z.K, columns))
         for c in range(columns):
-            if state[2, c] != 1:
-                here = _at(state) + 4 * (2 * columns + c)
+            if state[2 * columns + c] != 1:
+                here = top + 4 * (2 * columns + c)
                 scaled(_at(y_shared) + 4 * c * z.width, here, _at(y_shared) + 4 * c * z.width, z.width)
                 if z.Rv:
                     scaled(_at(y_latent) + 4 * c * z.v_rank, here, _at(y_latent) + 4 * c * z.v_rank, z.v_rank)
@@ -534,16 +567,41 @@ def _part(z, places, job, qt, qb, factor, q, positions, frequency, latent_freque
             for t in range(live):
                 _moved(vs + 4 * t * v_row, z.V, _at(value_desk) + 4 * t * z.width, z.width)
             vs, v_row = _at(value_desk), z.width
-        done = _multiplied(s, 1, row, columns, vs, v_row, z.width, _at(y_shared), z.width, live, 1, v_ahead, v_lines)
+        _multiplied(s, 1, row, columns, vs, v_row, z.width, _at(y_shared), z.width, live, 1, v_first, v_lines)
         if z.Rv:
             if z.v_copied:
                 _copied(vl, z.v_token, z.v_head, live, z.heads, z.Rv, z.lanes, z.v_rank, _at(v_desk))
                 vl, v_head, v_token = _at(v_desk), z.v_rank, z.lanes * z.v_rank
-            ahead, left = v_ahead + 64 * done, max(0, v_lines - done) * LANES // (live * z.lanes)
             for i in range(queries):
                 to, p = _at(y_latent) + 4 * i * z.lanes * z.v_rank, s + 4 * i * z.lanes
-                _gathered(vl, v_token, v_head, p, row, z.v_rank, z.lanes, live, to, ahead, left)
-                left = 0
+                _gathered(vl, v_token, v_head, p, row, z.v_rank, z.lanes, live, to)
+
+
+@compiled
+def _merged(z, results, out, lse, latent):
+    """Parts of one tile, a row of results each, as one softmax: o [queries, heads, V] without what latents add, lse,
+    and the latents [heads, queries, Rv] to which B_h is to be applied.
+    """
+    queries, heads, V = out.shape
+    columns = queries * z.lanes
+    for i in range(queries):
+        for h in range(heads):
+            c = i * z.lanes + h
+            top, total = -np.inf, 0.0
+            for n in range(len(results)):
+                top = results[n, c] if not results[n, c] <= top else top  # NaN stays
+            out[i, h], latent[h, i] = 0, 0
+            if top == -np.inf:
+                lse[i, h] = top
+                continue
+            for n in range(len(results)):
+                total += results[n, columns + c] * 2.0 ** (results[n, c] - top)
+            for n in range(len(results)):
+                _, shared, latents = _parts_of(z, columns, results[n])
+                share = np.float32(2.0 ** (results[n, c] - top) / total)
+                out[i, h] += share * shared[c * z.width : c * z.width + V]
+                latent[h, i] += share * latents[c * z.v_rank : c * z.v_rank + z.Rv]
+            lse[i, h] = (top + math.log2(total)) / LOG2E
 
 
 # -- a call --
@@ -556,6 +614,7 @@ class Tile(NamedTuple):
 
     row: int
     group: int
+    heads: slice
     queries: slice
     first: int
     last: int
@@ -599,57 +658,32 @@ class Call:
         if whole:
             self.whole_factor[:, :, :K] = k_factor.transpose(0, 2, 1)
 
-    def part(self, tile, first, end):
-        """(maximum, denominator, sum of shared values, of latents) over keys from `first` to before `end`."""
-        z, (heads, queries) = self.z, (slice(tile.group * self.z.heads, (tile.group + 1) * self.z.heads), tile.queries)
-        q, residual = (x[tile.row, queries, heads] for x in (self.q, self.residual))
-        number, columns = len(q), len(q) * z.lanes
-        qt = np.zeros((z.K, number, z.lanes), np.float32)
-        qt[:, :, : z.heads] = q.transpose(2, 0, 1)
-        qb = np.zeros((number, z.lanes, z.k_rank), np.float32)
-        qb[:, : z.heads, : z.R] = np.einsum("thk,hkr->thr", residual, self.k_factor[heads])
-        whole = np.zeros((number, z.heads, up(z.K)), np.float32)
-        whole[:, :, : z.K] = q
-        state, y_shared, y_latent = (
-            np.empty(shape, np.float32) for shape in ((3, columns), (columns, z.width), (columns, z.v_rank))
-        )
-        desk = (
-            np.empty(BLOCK * columns, np.float32),
-            aligned(BLOCK + LANES if z.turning else 0, up(z.K), fill=False),
-            aligned(BLOCK if z.k_copied else 0, z.lanes * z.k_rank, fill=False),
-            aligned(BLOCK if z.shared_copied else 0, z.width, fill=False),
-            aligned(BLOCK if z.v_copied else 0, z.lanes * z.v_rank, fill=False),
-            *(np.empty((BLOCK if z.turning else 0, n), np.float32) for n in (z.planes, z.planes)),
-            *(np.empty((BLOCK if z.turning else 0, n), np.float32) for n in (z.latent_planes, z.latent_planes)),
-        )
-        _part(
-            z, self._places(tile), (number, first, end, tile.newest, int(tile.more)), qt, qb, self.whole_factor[heads],
-            whole, self.at[tile.row], self.frequency, self.latent_frequency, desk, state, y_shared, y_latent,
-        )  # fmt: skip
-        return state[0], state[1], y_shared, y_latent
+    def results(self, parts):
+        """Room for what so many parts find, a row each."""
+        columns = self.tile * self.z.lanes
+        return aligned(parts, columns * (3 + self.z.width + self.z.v_rank), fill=False)
 
-    def merged(self, tile, parts):
-        """(o [queries, heads, V], lse [queries, heads]) from the parts of a tile."""
-        z = self.z
-        tops, totals, shared, latent = (np.stack(x) for x in zip(*parts, strict=True))
-        top = tops.max(axis=0)
-        level = np.where(np.isfinite(top), top, 0)
-        weights = np.exp2(tops - level)
-        total = (weights * totals).sum(axis=0)
-        shared, latent = ((weights[..., None] * x).sum(axis=0) for x in (shared, latent))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share, lse = np.where(total == 0, 0, 1 / total), (top + np.log2(total)) / np.float32(LOG2E)
-        heads = slice(tile.group * z.heads, (tile.group + 1) * z.heads)
-        shared, latent, share, lse = (
-            x.reshape(len(x) // z.lanes, z.lanes, *x.shape[1:])[:, : z.heads] for x in (shared, latent, share, lse)
-        )
-        added = np.einsum("thr,hvr->thv", latent[..., : z.Rv], self.v_factor[heads])
-        return share[..., None] * (shared[..., : z.V] + added), lse
+    def part(self, tile, first, end, result):
+        """What the queries of a tile find in keys from `first` to before `end`."""
+        q, residual = (x[tile.row, tile.queries, tile.heads] for x in (self.q, self.residual))
+        projected = residual.transpose(1, 0, 2) @ self.k_factor[tile.heads]
+        job = first, end, tile.newest, int(tile.more)
+        turning = self.whole_factor[tile.heads], self.at[tile.row], self.frequency, self.latent_frequency
+        _part(self.z, self._places(tile), job, q, projected, *turning, result)
+
+    def merge(self, tile, results, out, lse):
+        """Write what the parts of a tile found to where it belongs in o [B, T, H, V] and lse [B, T, H]."""
+        where = tile.row, tile.queries, tile.heads
+        heads, queries = tile.heads.stop - tile.heads.start, tile.queries.stop - tile.queries.start
+        latent = np.empty((heads, queries, self.z.Rv), np.float32)
+        _merged(self.z, results, out[where], lse[where], latent)
+        if self.z.Rv:
+            out[where] += (latent @ self.v_factor[tile.heads].mT).transpose(1, 0, 2)
 
     def _places(self, tile):
         k_shared, v_shared, k_latent, v_latent, k_scale = self.cache
-        first = tile.group * self.z.heads
-        heads = [(k_shared, tile.group), (v_shared, tile.group), (k_latent, first), (v_latent, first), (k_scale, first)]
+        group, head = tile.group, tile.heads.start
+        heads = (k_shared, group), (v_shared, group), (k_latent, head), (v_latent, head), (k_scale, head)
         return tuple(
             np.int64(0 if x is None or not x.size else address(x) + tile.row * x.strides[0] + head * x.strides[2])
             for x, head in heads
@@ -671,36 +705,47 @@ def attention(
         return out, lse
     k_shared, v_shared, k_latent, v_latent = (steady(x) for x in (k_shared, v_shared, k_latent, v_latent))
     cache = k_shared, v_shared, k_latent, v_latent, None if k_scale is None else steady(k_scale)
-    call = Call(q, q_residual, cache, k_factor, v_factor, turning, positions)
-    tiles = []
+    call, tiles = Call(q, q_residual, cache, k_factor, v_factor, turning, positions), []
     for b, g, t in np.ndindex(B, G, -(-T // call.tile)):
         queries = slice(t * call.tile, min((t + 1) * call.tile, T))
         newest = int(ends[b]) - (T - 1 - queries.start if causal else 0)
         last = newest + (queries.stop - queries.start - 1 if causal else 0)
         if last > starts[b]:
-            tiles.append(Tile(b, g, queries, int(starts[b]), last, newest, causal))
-    cuts = -(-threads // len(tiles)) if 0 < len(tiles) < threads else 1
+            heads = slice(g * call.z.heads, (g + 1) * call.z.heads)
+            tiles.append(Tile(b, g, heads, queries, int(starts[b]), last, newest, causal))
 
-    def cut(tile):
-        """The parts of a tile's keys."""
-        size = max(LONG, BLOCK * -(-(tile.last - tile.first) // (cuts * BLOCK)))
-        return [(tile, first, min(first + size, tile.last)) for first in range(tile.first, tile.last, size)]
+    def attend(tile):
+        results = call.results(1)
+        call.part(tile, tile.first, tile.last, results[0])
+        call.merge(tile, results, out, lse)
 
-    jobs = [cut(tile) for tile in tiles]
-    every = [job for some in jobs for job in some]
-    found = iter(_each(lambda job: call.part(*job), every, threads))
-    for tile, some in zip(tiles, jobs, strict=True):
-        o, of_tile = call.merged(tile, [next(found) for _ in some])
-        heads = slice(tile.group * call.z.heads, (tile.group + 1) * call.z.heads)
-        out[tile.row, tile.queries, heads], lse[tile.row, tile.queries, heads] = o, of_tile
+    if threads <= len(tiles):
+        _each(attend, tiles, threads)
+        return out, lse
+    for tile in tiles:  # few of them: keys are shared out
+        size = max(LONG, BLOCK * -(-(tile.last - tile.first) // (threads * BLOCK)))
+        parts = [(first, min(first + size, tile.last)) for first in range(tile.first, tile.last, size)]
+        results = call.results(len(parts))
+        jobs = [(tile, *part, result) for part, result in zip(parts, results, strict=True)]
+        _each(lambda job: call.part(*job), jobs, threads)
+        call.merge(tile, results, out, lse)
     return out, lse
 
 
 def _each(run, jobs, threads):
-    """What `run` gives for each job, shared out to threads, which start and end here: a process forked later misses
+    """Run every job, shared out to this thread and others, which start and end here: a process forked later misses
     none.
     """
-    if threads == 1 or len(jobs) < 2:
-        return [run(job) for job in jobs]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(run, jobs))
+    shares = [jobs[n::threads] for n in range(min(threads, len(jobs)))]
+
+    def run_all(share):
+        for job in share:
+            run(job)
+
+    if len(shares) < 2:
+        run_all(jobs)
+        return
+    with ThreadPoolExecutor(len(shares) - 1) as pool:
+        others = pool.map(run_all, shares[1:])
+        run_all(shares[0])
+        list(others)

@@ -38,7 +38,7 @@ def with_option(option: str, **sizes: Any) -> dict[str, Any]:
     """Arguments that use one thing the door offers: one of OPTIONS. K must be even, and R even where latents turn."""
     given = arguments(**sizes)
     (B, T, H, K), S, R = given["q"].shape, given["k_shared"].shape[1], given["k_latent"].shape[-1]
-    turning = {"rope": rope(K), "positions": 3.0 + 2.0 * np.arange(S)}
+    turning = {"rope": rope(K - K % 2), "positions": 3.0 + 2.0 * np.arange(S)}
     if option == "q_residual":
         given["q_residual"] = normal(0, 8, B, T, H, K)
     if option == "k_scale":

@@ -12,16 +12,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnlab_kernels import hashattention, race, residual
+from attnlab_kernels import hashattention, lrkv, race, residual
 
 __all__ = [
     "HashCase",
+    "LrkvCase",
     "RaceCase",
     "ResidualCase",
     "compiled",
     "hash_arguments",
     "hash_encode",
     "hash_scan_and_gather",
+    "lrkv_arguments",
+    "lrkv_attention",
     "race_arguments",
     "race_forward_and_backward",
     "residual_arguments",
@@ -282,6 +285,85 @@ def hash_encode(
     return codes
 
 
+class LrkvCase(NamedTuple):
+    """One size and type of LRKV: S keys, T queries, H query heads on G shared ones, K and V widths, R numbers a latent
+    of keys and of values alike. `turned`: how many planes of shared keys turn at read, all where they are expanded, and
+    how many of latents; `expanded`: keys are made whole. `scaled`: keys have a scale.
+    """
+
+    dtype: torch.dtype
+    R: int = 56
+    K: int = 128
+    V: int = 128
+    S: int = 4096
+    T: int = 1
+    H: int = 32
+    G: int = 1
+    turned: tuple[int, int] = (0, 0)
+    expanded: bool = False
+    scaled: bool = False
+    config: str = "default"
+
+    @property
+    def id(self) -> str:
+        """Rank, type, widths, heads and options in one word."""
+        switches = [
+            *([] if self.T == 1 else [f"t{self.T}"]),
+            *(["turned"] if any(self.turned) and not self.expanded else []),
+            *(["expanded"] if self.expanded else []),
+            *(["scaled"] if self.scaled else []),
+            *([] if self.config == "default" else [self.config]),
+        ]
+        return "-".join([f"r{self.R}", KINDS[self.dtype], f"k{self.K}v{self.V}", f"h{self.H}g{self.G}", *switches])
+
+
+def lrkv_arguments(case: LrkvCase, device: str = "meta") -> dict[str, Any]:
+    """The arguments of `lrkv.forward`; random numbers where the device holds any."""
+    generator = None if device == "meta" else torch.Generator(device).manual_seed(0)
+    tokens, heads = (1, case.S), (1, case.T, case.H)
+
+    def draw(*shape: int, dtype: torch.dtype = case.dtype) -> torch.Tensor:
+        if device == "meta":
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.randn(shape, device=device, generator=generator).to(dtype)
+
+    def turns(planes: int, wanted: bool) -> torch.Tensor | None:
+        return draw(*tokens, 2, planes, dtype=torch.float32) if wanted else None
+
+    q = draw(*heads, case.K)
+    some = case.R > 0
+    return {
+        "q": q,
+        "q_residual": q,
+        "k_shared": draw(*tokens, case.G, case.K),
+        "v_shared": draw(*tokens, case.G, case.V),
+        "k_latent": draw(*tokens, case.H, case.R) if some else None,
+        "v_latent": draw(*tokens, case.H, case.R) if some else None,
+        "k_factor": draw(case.H, case.K, case.R) if some else None,
+        "v_factor": draw(case.H, case.V, case.R) if some else None,
+        "k_scale": draw(*tokens, case.H) if case.scaled else None,
+        "turns": turns(case.turned[0], any(case.turned)),
+        "latent_turns": turns(case.turned[1], any(case.turned) and not case.expanded),
+        "interleaved": False,
+        "latent_interleaved": False,
+        "starts": None,
+        "ends": None,
+        "causal": True,
+        "scale": case.K**-0.5,
+        "config": case.config,
+    }
+
+
+def lrkv_attention(
+    case: LrkvCase, device: str = "meta", watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> dict[str, Any]:
+    """A step of one layer: {"decode": ...}, or {"prefill": ...} of many queries, is what a `watch` around it yields."""
+    given = lrkv_arguments(case, device)
+    with watch() as seen:
+        lrkv.forward(**given)
+    return {"decode" if case.T <= lrkv.CONFIGS[case.config].few else "prefill": seen}
+
+
 def compiled() -> list[tuple[str, Callable[[], object]]]:
     """(id, operation) of all that the compile table covers: every kernel in every type, every configuration, and the
     widest rows.
@@ -298,7 +380,7 @@ def compiled() -> list[tuple[str, Callable[[], object]]]:
     ]
     decodes = [RaceCase(bf16), RaceCase(fp32, 6, 4, 256, 256)]
     operations += [(f"{case.id}-decode", partial(_race_decode, case)) for case in decodes]
-    return operations + _compiled_residual() + _compiled_hash()
+    return operations + _compiled_residual() + _compiled_hash() + _compiled_lrkv()
 
 
 def _compiled_residual() -> list[tuple[str, Callable[[], object]]]:
@@ -340,3 +422,20 @@ def _compiled_hash() -> list[tuple[str, Callable[[], object]]]:
         *((case.id, partial(hash_scan_and_gather, case)) for case in scans),
         *((f"{case.id}-encode{tokens}", partial(hash_encode, case, tokens, kind)) for case, tokens, kind in maps),
     ]
+
+
+def _compiled_lrkv() -> list[tuple[str, Callable[[], object]]]:
+    """Decoding at three ranks, without latents, turned at read, in float32 and wide; prefill in each tile, expanded."""
+    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    cases = [
+        *(LrkvCase(bf16, R) for R in (16, 32, 56)),
+        LrkvCase(bf16, 0, G=8),
+        LrkvCase(bf16, turned=(64, 28), scaled=True),
+        LrkvCase(fp32),
+        LrkvCase(fp16, 128, 256, 256),
+        LrkvCase(fp32, 64, 256, 256, T=1),
+        LrkvCase(bf16, T=4096),
+        LrkvCase(bf16, T=4096, turned=(64, 0), expanded=True),
+        LrkvCase(fp32, 64, 256, 256, T=4096),
+    ]
+    return [(case.id, partial(lrkv_attention, case)) for case in cases]

@@ -8,7 +8,7 @@ predicted    the same from sizes alone, kernel by kernel: the formulas of the do
 A request is a request, whether or not a cache answers it: the ratio is an upper bound of what reaches memory.
 
     TRITON_INTERPRET=1 python -m attnlab_kernels.testing.traffic      # all `cases`; --json for a program; --residual,
-                                                                      # --hashattention
+                                                                      # --hashattention, --lrkv
 
 Of the residual kernels bytes are counted, and not predicted.
 """
@@ -29,15 +29,18 @@ from attnlab_kernels.launch import Launch, recorded
 from attnlab_kernels.testing import interpreter
 from attnlab_kernels.testing.operations import (
     HashCase,
+    LrkvCase,
     RaceCase,
     ResidualCase,
     hash_scan_and_gather,
+    lrkv_attention,
     race_forward_and_backward,
     residual_forward_and_backward,
 )
 
 __all__ = [
     "HASH_TARGETS",
+    "LRKV_TARGETS",
     "RESIDUAL_TARGETS",
     "TARGETS",
     "Count",
@@ -49,6 +52,10 @@ __all__ = [
     "hash_compulsory",
     "hash_counted",
     "hash_predicted",
+    "lrkv_cases",
+    "lrkv_compulsory",
+    "lrkv_counted",
+    "lrkv_predicted",
     "predicted",
     "residual_cases",
     "residual_compulsory",
@@ -245,6 +252,52 @@ def _ends(case: HashCase) -> int:
     return case.H * (case.dtype.itemsize * case.V + NUMBER)
 
 
+# -- LRKV --
+
+# The largest ratio of a decode step over 4,096 keys, by rank, bfloat16, K = V = 128, 32 heads on one shared head. What
+# is above 1 is what spans hand on, queries that each span reads, and q B.
+LRKV_TARGETS = {16: 1.05, 32: 1.05, 56: 1.05}
+
+
+def lrkv_cases(S: int = 4096) -> list[LrkvCase]:
+    """Where traffic is reported: a decode step at each rank of the targets, which are about 4,096 keys."""
+    return [LrkvCase(torch.bfloat16, R, S=S) for R in LRKV_TARGETS]
+
+
+def lrkv_compulsory(case: LrkvCase) -> dict[str, int]:
+    """Bytes of "decode" or "prefill": q, shared keys and values, latents, factors and k_scale in, out and lse out. Each
+    once; tables of turns are left out.
+    """
+    e, queries = case.dtype.itemsize, case.T * case.H
+    cache = case.G * (case.K + case.V) + case.H * (2 * case.R + case.scaled)
+    ends = queries * (e * (case.K + case.V) + NUMBER)
+    total = e * case.S * cache + e * case.H * case.R * (case.K + case.V) + ends
+    return dict.fromkeys(lrkv_attention(case, "meta", recorded), total)
+
+
+def lrkv_counted(case: LrkvCase) -> dict[str, Count]:
+    """As `counted`."""
+    return _counts(lrkv_attention(case, "cpu", interpreter.traced), lrkv_compulsory(case))
+
+
+def lrkv_predicted(case: LrkvCase) -> dict[str, int]:
+    """Bytes that a decode step of one query requests, by kernel; nothing is run."""
+    (launches,) = lrkv_attention(case, "meta", recorded).values()
+    of = {launch.kernel.fn.__name__: _named(launch) for launch in launches}
+    decode, e, H, R = of["lrkv_decode_kernel"], case.dtype.itemsize, case.H, case.R
+    splits, blocks = decode["splits"], case.G * -(-H // case.G // decode["BH"])
+    tiles = sum(-(-min(decode["span"], case.S - n) // decode["BN"]) for n in range(0, case.S, decode["span"]))
+    queries = H * (e * case.K + NUMBER * R) * (splits if decode["HELD"] else tiles)
+    cache = e * case.S * (blocks * (case.K + case.V) + H * (2 * R + case.scaled))
+    turns = 2 * NUMBER * case.S * blocks * sum(case.turned)
+    parts = H * splits * NUMBER * (case.V + R + 1)
+    found = {"lrkv_project_kernel": H * (e * case.K * (1 + R) + NUMBER * R)} if R else {}
+    return found | {
+        "lrkv_decode_kernel": queries + cache + turns + parts,
+        "lrkv_merge_kernel": parts + H * (splits * NUMBER + e * case.V * R + e * case.V + NUMBER),
+    }
+
+
 # -- formulas of RACE --
 
 
@@ -395,6 +448,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, help="tokens of a sequence (default 4096)")
     parser.add_argument("--residual", action="store_true", help="the residual kernels in place of RACE's (64 tokens)")
     parser.add_argument("--hashattention", action="store_true", help="the kernels of HashAttention (4096 keys)")
+    parser.add_argument("--lrkv", action="store_true", help="a decode step of LRKV (4096 keys)")
     options = parser.parse_args(arguments)
     if options.tokens is None:
         options.tokens = 64 if options.residual else 4096
@@ -411,6 +465,8 @@ def main(arguments: list[str] | None = None) -> int:
         chosen, count_all = residual_cases(options.tokens), residual_counted
     elif options.hashattention:
         chosen, count_all = hash_cases(options.tokens), hash_counted
+    elif options.lrkv:
+        chosen, count_all = lrkv_cases(options.tokens), lrkv_counted
     for number, case in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {case.id}", file=sys.stderr, flush=True)
         counts[case.id] = {operation: count.as_dict() for operation, count in count_all(case).items()}
