@@ -62,8 +62,8 @@ class Run:
     """A call of `attention` that is being interpreted: it starts at once, in a process of its own.
 
     `arguments` are arrays, numbers, flags and words, by name, and records of such that the mechanism's params.py
-    defines, as a Rope is. Whoever is busy elsewhere asks `busy` now and then; `answer` waits. Nothing stays on the disk,
-    and a process that is not waited for ends by itself.
+    defines, as a Rope is. Whoever is busy elsewhere asks `busy` now and then; `answer` waits. Nothing stays on the
+    disk, and a process that is not waited for ends by itself.
     """
 
     def __init__(self, impl: str, mechanism: str, arguments: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ for entry in diagnose()["implementations"]:
 # | explore RACE, on toy tokens and on real heads | [01_race_buckets](01_race_buckets.ipynb) |
 # | draw the gates of two memories, and see what the second is worth | [02_residual_memory](02_residual_memory.ipynb) |
 # | watch bits choose what a query reads, and train your own | [03_hamming_recall](03_hamming_recall.ipynb) |
-# | turn a factor out of its space, and see what a cache may factor through | [04_rope_subspace](04_rope_subspace.ipynb) |
+# | see a factor turn out of its space, and what to do about it | [04_rope_subspace](04_rope_subspace.ipynb) |
 # | know which of the papers' claims hold | [05_claims](05_claims.ipynb) |
 # | see RACE beside its rivals on real heads, and its error taken apart | [06_real_heads](06_real_heads.ipynb) |
 # | know whether a memory of errors helps a trained model | [08_associative_recall](08_associative_recall.ipynb) |

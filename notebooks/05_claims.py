@@ -135,8 +135,8 @@ for example in (rational.STORED["lift"][1], rational.find("lift", seed=1)):
 # %% [markdown]
 # ## One refutation of LRKV, and what holds instead
 #
-# Factored decoding under full RoPE would need P B = B c: a turned factor that is the factor, times a number. Look at the
-# first factor of all, then count the spaces of four dimensions that pass.
+# Factored decoding under full RoPE would need P B = B c: a turned factor that is the factor, times a number. Look at
+# the first factor of all, then count the spaces of four dimensions that pass.
 
 # %%
 print(turning.QUARTER_TURN.factor.ravel(), "turns to", turning.QUARTER_TURN.moved().ravel())
