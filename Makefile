@@ -25,21 +25,23 @@ $(READY): pyproject.toml constraints.txt
 lab: setup ## open the notebooks in JupyterLab
 	@$(BIN)/attnlab lab
 
-# Triton interprets or compiles, and the environment decides at its import: two runs for the kernels. All other tests
-# run beside them, for hardly one of either takes more than one core; their report comes last.
+# Triton interprets or compiles, and the environment decides at its import: two runs for the kernels. After them come the
+# mechanisms, and beside all three every other test, for hardly one takes more than one core; its report comes last.
 INTERPRETED := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/kernels
 COMPILED    := env -u TRITON_INTERPRET $(BIN)/python -m pytest
+MECHANISMS  := $(patsubst attnlab/%/api.py,tests/%,$(wildcard attnlab/*/api.py))
+BESIDE      := $(MECHANISMS:%=--ignore=%)
 
-test: setup ## every test: the kernels interpreted, then compiled, and beside them all others
-	@report=$$(mktemp); $(COMPILED) -m "not aot" > $$report 2>&1 & others=$$!; trap 'kill $$others; rm -f $$report; exit 130' INT TERM; \
-	$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels; compiled=$$?; \
-	wait $$others; rest=$$?; cat $$report; rm $$report; exit $$((interpreted | compiled | rest))
+test: setup ## every test: the kernels interpreted, then compiled, the mechanisms, and beside them all others
+	@report=$$(mktemp); $(COMPILED) -m "not aot" tests $(BESIDE) > $$report 2>&1 & others=$$!; trap 'kill $$others; rm -f $$report; exit 130' INT TERM; \
+	$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels; compiled=$$?; $(COMPILED) $(MECHANISMS); mechanisms=$$?; \
+	wait $$others; rest=$$?; cat $$report; rm $$report; exit $$((interpreted | compiled | mechanisms | rest))
 
 kernels: setup ## the tests of the kernels alone: interpreted, then compiled
 	@$(INTERPRETED); interpreted=$$?; $(COMPILED) -m aot tests/kernels && exit $$interpreted
 
 QUICK  := $(COMPILED) -m "not slow and not browser and not aot"
-HALF   := tests/kernels tests/race tests/residual
+HALF   := tests/kernels $(MECHANISMS)
 
 quick: setup ## the tests of about three minutes: nothing slow, no browser, no compiled or interpreted kernel
 	@report=$$(mktemp); $(QUICK) $(HALF) > $$report 2>&1 & half=$$!; trap 'kill $$half; rm -f $$report; exit 130' INT TERM; \

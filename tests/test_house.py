@@ -136,7 +136,7 @@ def test_make_alone_prints_every_target():
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("target", ["test", "kernels"])
 @pytest.mark.parametrize("failing", ["none", "1 -m pytest tests/kernels", "unset -m pytest -m aot tests/kernels",
-                                     "unset -m pytest -m not aot", "-m pytest"])  # fmt: skip
+                                     "unset -m pytest tests/", "unset -m pytest -m not aot", "-m pytest"])  # fmt: skip
 def test_every_run_of_the_tests_happens_and_any_fails_the_whole(target, failing, tmp_path):
     (tmp_path / "bin").mkdir()
     python, log = tmp_path / "bin" / "python", tmp_path / "log"
@@ -149,7 +149,10 @@ def test_every_run_of_the_tests_happens_and_any_fails_the_whole(target, failing,
     environment = os.environ | {"MAKEFLAGS": "", "TRITON_INTERPRET": "true"}  # whatever was set outside
     done = run("make", target, f"VENV={tmp_path}", env=environment)
     kernels = ["1 -m pytest tests/kernels", "unset -m pytest -m aot tests/kernels"]
-    runs = {"test": [*kernels, "unset -m pytest -m not aot"], "kernels": kernels}[target]
+    mechanisms = sorted(f"tests/{path.parent.name}" for path in ROOT.glob("attnlab/*/api.py"))
+    assert [f"tests/{name}" for name in sorted(attnlab.MECHANISMS)] == mechanisms
+    rest = " ".join(["unset -m pytest -m not aot tests", *(f"--ignore={folder}" for folder in mechanisms)])
+    runs = {"test": [*kernels, " ".join(["unset -m pytest", *mechanisms]), rest], "kernels": kernels}[target]
     assert (done.returncode == 0) is not any(failing in each for each in runs)
     assert sorted(log.read_text().splitlines()) == sorted(runs)
     assert re.findall("^report of (.*)$", done.stdout, re.MULTILINE) == runs
