@@ -423,6 +423,59 @@ def _angles(positions, first, live, frequency, cos, sin):
 
 
 @inlined
+def _room(n):
+    """float32 numbers that begin on a line, with whatever was there."""
+    memory = np.empty(n + LINE, np.float32)
+    start = -_at(memory) % (4 * LINE) // 4
+    return memory[start : start + n]
+
+
+class Desk(NamedTuple):
+    """The memory that one part works on: queries and projected queries by lanes, a block of logits, and copies of a
+    block's keys, values and latents where they are not read as they lie; cosines and sines.
+    """
+
+    qt: np.ndarray
+    qb: np.ndarray
+    logits: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
+    k_latents: np.ndarray
+    v_latents: np.ndarray
+    cos: np.ndarray
+    sin: np.ndarray
+    latent_cos: np.ndarray
+    latent_sin: np.ndarray
+
+
+@inlined
+def _desk(z, q, projected):
+    """A desk for queries [queries, heads, K], q B [heads, queries, R] laid on it, zeros beyond heads and ranks."""
+    queries, columns, width = len(q), len(q) * z.lanes, z.K + -z.K % LANES
+    qt, qb = _room(z.K * columns).reshape(z.K, queries, z.lanes), _room(columns * z.k_rank)
+    qt[:], qb[:] = 0, 0
+    for i in range(queries):
+        for h in range(z.heads):
+            qt[:, i, h] = q[i, h]
+            at = (i * z.lanes + h) * z.k_rank
+            qb[at : at + z.R] = projected[h, i]
+    turned = BLOCK if z.turning else 0
+    return Desk(
+        qt,
+        qb,
+        _room(BLOCK * columns),
+        _room((turned + LANES) * width).reshape(-1, width),
+        _room(BLOCK * z.shared_copied * z.width),
+        _room(BLOCK * z.k_copied * z.lanes * z.k_rank),
+        _room(BLOCK * z.v_copied * z.lanes * z.v_rank),
+        _room(turned * z.planes).reshape(turned, z.planes),
+        _room(turned * z.planes).reshape(turned, z.planes),
+        _room(turned * z.latent_planes).reshape(turned, z.latent_planes),
+        _room(turned * z.latent_planes).reshape(turned, z.latent_planes),
+    )
+
+
+@inlined
 def _copied(x, token, head, live, heads, rank, lanes, padded, desk):
     """Latents of a block, [token, head, rank], to where heads and ranks fill vectors; 0 beyond them."""
     for t in range(live):
@@ -439,37 +492,99 @@ def _share(width, columns):
 
 
 @inlined
-def _expanded(z, ks, kl, live, q, factor, cos, sin, key_desk, s_desk, row):
+def _expanded(z, desk, keys, latents, live, q, factor):
     """Logits of a block from keys made whole and turned, one head after another."""
-    width = key_desk.shape[1]
-    keys, found, asked = _at(key_desk), _room(LANES), _room(width)
+    width, row = desk.keys.shape[1], len(q) * z.lanes
+    whole, found, asked = _at(desk.keys), _room(LANES), _room(width)
     asked[:] = 0
     step, second = (2, 1) if z.interleaved else (1, z.planes)
     for h in range(z.heads):
         for t in range(live):
-            _moved(ks + 4 * t * z.k_row, z.K, keys + 4 * t * width, width)
+            _moved(keys + 4 * t * z.k_row, z.K, whole + 4 * t * width, width)
         if z.R:
-            rows = _at(factor) + 4 * h * z.R * width
-            multiply(
-                kl + 4 * h * z.k_head, z.k_token, 1, live, rows, width, width, keys, width, z.R, 1, NOTHING, NOTHING
-            )
+            z_h, b_h = latents + 4 * h * z.k_head, _at(factor) + 4 * h * z.R * width
+            multiply(z_h, z.k_token, 1, live, b_h, width, width, whole, width, z.R, 1, NOTHING, NOTHING)
         for t in range(live):
-            here = keys + 4 * t * width
-            _turned(here, here, _at(cos[t]), _at(sin[t]), z.planes, second, step)
+            here = whole + 4 * t * width
+            _turned(here, here, _at(desk.cos[t]), _at(desk.sin[t]), z.planes, second, step)
         for i in range(len(q)):
             asked[: z.K] = q[i, h]
             for t in range(0, live, LANES):
-                dots(keys + 4 * t * width, width, _at(asked), 0, width, _at(found))
+                dots(whole + 4 * t * width, width, _at(asked), 0, width, _at(found))
                 for j in range(min(LANES, live - t)):
-                    s_desk[(t + j) * row + i * z.lanes + h] = found[j]
+                    desk.logits[(t + j) * row + i * z.lanes + h] = found[j]
 
 
 @inlined
-def _room(n):
-    """float32 numbers that begin on a line, with whatever was there."""
-    memory = np.empty(n + LINE, np.float32)
-    start = -_at(memory) % (4 * LINE) // 4
-    return memory[start : start + n]
+def _factored(z, desk, keys, latents, live, queries, values):
+    """Logits of a block from shared keys and latents, turned on the way where they are to be."""
+    columns, s, row, latent_at = queries * z.lanes, _at(desk.logits), z.k_row, latents
+    if z.turning:
+        width, (step, second) = desk.keys.shape[1], (2, 1) if z.interleaved else (1, z.planes)
+        for t in range(live):
+            here = _at(desk.keys[t])
+            _moved(keys + 4 * t * z.k_row, z.K, here, width)
+            _turned(here, here, _at(desk.cos[t]), _at(desk.sin[t]), z.planes, second, step)
+        keys, row = _at(desk.keys), width
+    token, head = z.k_token, z.k_head
+    if z.k_copied:
+        latents, head, token = _at(desk.k_latents), z.k_rank, z.lanes * z.k_rank
+        _copied(latent_at, z.k_token, z.k_head, live, z.heads, z.R, z.lanes, z.k_rank, latents)
+        step, second = (2, 1) if z.latent_interleaved else (1, z.latent_planes)
+        for t in range(live if z.latent_planes else 0):
+            for h in range(z.heads):
+                here = latents + 4 * (t * token + h * head)
+                _turned(here, here, _at(desk.latent_cos[t]), _at(desk.latent_sin[t]), z.latent_planes, second, step)
+    # the block's latents are asked for during the product, its values during the dot products
+    _multiplied(keys, row, 1, live, _at(desk.qt), columns, columns, s, columns, z.K, 0, latent_at, live * z.k_lines)
+    for i in range(queries if z.R else 0):
+        asked, here = _at(desk.qb) + 4 * i * z.lanes * z.k_rank, s + 4 * i * z.lanes
+        lines = 0 if i else _share(z.V, z.lanes)
+        _scored(latents, token, head, asked, z.k_rank, z.lanes, live, here, columns, values, z.v_row, lines)
+
+
+@inlined
+def _masked(z, desk, start, live, queries, newest, more, scales):
+    """Logits of a block times the scales of its keys, -inf where a query does not see a key."""
+    columns, s = queries * z.lanes, _at(desk.logits)
+    for t in range(live if z.scales else 0):
+        for i in range(queries):
+            _times(s + 4 * (t * columns + i * z.lanes), scales + 4 * (start + t) * z.scales, z.heads)
+    for i in range(queries):
+        last = newest + (i if more else 0)
+        for t in range(max(0, last - start), live):
+            at = t * columns + i * z.lanes
+            desk.logits[at : at + z.lanes] = -np.inf
+
+
+@inlined
+def _rescaled(z, factors, y_shared, y_latent):
+    """Both sums of values, a column after the other, times the factors; most of these are 1."""
+    for c in range(len(factors)):
+        if factors[c] != 1:
+            here, shared, latent = _at(factors) + 4 * c, _at(y_shared) + 4 * c * z.width, _at(y_latent)
+            scaled(shared, here, shared, z.width)
+            if z.Rv:
+                scaled(latent + 4 * c * z.v_rank, here, latent + 4 * c * z.v_rank, z.v_rank)
+
+
+@inlined
+def _added(z, desk, values, latents, live, queries, y_shared, y_latent):
+    """Values of a block, shared ones and latents, added to their sums by the weights that the logits have become."""
+    columns, p, row, latent_at = queries * z.lanes, _at(desk.logits), z.v_row, latents
+    if z.shared_copied:
+        for t in range(live):
+            _moved(values + 4 * t * z.v_row, z.V, _at(desk.values) + 4 * t * z.width, z.width)
+        values, row = _at(desk.values), z.width
+    to = _at(y_shared)
+    _multiplied(p, 1, columns, columns, values, row, z.width, to, z.width, live, 1, latent_at, live * z.v_lines)
+    token, head = z.v_token, z.v_head
+    if z.v_copied:
+        latents, head, token = _at(desk.v_latents), z.v_rank, z.lanes * z.v_rank
+        _copied(latent_at, z.v_token, z.v_head, live, z.heads, z.Rv, z.lanes, z.v_rank, latents)
+    for i in range(queries if z.Rv else 0):
+        here = _at(y_latent) + 4 * i * z.lanes * z.v_rank
+        _gathered(latents, token, head, p + 4 * i * z.lanes, columns, z.v_rank, z.lanes, live, here)
 
 
 @inlined
@@ -489,92 +604,26 @@ def _part(z, places, job, q, projected, whole_factor, positions, frequency, late
     """
     k_shared, v_shared, k_latent, v_latent, scales = places
     first, end, newest, more = job
-    queries = len(q)
-    columns, width = queries * z.lanes, z.K + -z.K % LANES
+    queries, columns, desk = len(q), len(q) * z.lanes, _desk(z, q, projected)
     state, y_shared, y_latent = _parts_of(z, columns, result)
     state[:columns], state[columns:], y_shared[:], y_latent[:] = -np.inf, 0, 0, 0
-    qt, qb = _room(z.K * columns).reshape(z.K, queries, z.lanes), _room(columns * z.k_rank)
-    qt[:], qb[:] = 0, 0
-    for i in range(queries):
-        for h in range(z.heads):
-            qt[:, i, h] = q[i, h]
-            at = (i * z.lanes + h) * z.k_rank
-            qb[at : at + z.R] = projected[h, i]
-    block = BLOCK if z.turning else 0
-    s_desk, key_desk = _room(BLOCK * columns), _room((block + LANES) * width).reshape(-1, width)
-    k_desk, v_desk = _room(BLOCK * z.k_copied * z.lanes * z.k_rank), _room(BLOCK * z.v_copied * z.lanes * z.v_rank)
-    value_desk = _room(BLOCK * z.shared_copied * z.width)
-    cos, sin = _room(block * z.planes).reshape(block, z.planes), _room(block * z.planes).reshape(block, z.planes)
-    latent_cos = _room(block * z.latent_planes).reshape(block, z.latent_planes)
-    latent_sin = _room(block * z.latent_planes).reshape(block, z.latent_planes)
-    s, top = _at(s_desk), _at(state)
-    row = columns
     for start in range(first, end, BLOCK):
         live = min(BLOCK, end - start)
-        ks, vs = k_shared + 4 * start * z.k_row, v_shared + 4 * start * z.v_row
-        kl, vl = k_latent + 4 * start * z.k_token, v_latent + 4 * start * z.v_token
-        k_row, k_token, k_head, v_row, v_token, v_head = z.k_row, z.k_token, z.k_head, z.v_row, z.v_token, z.v_head
-        # what is read next is asked for: the block's latents during products, its values and the next keys in between
-        k_first, v_first, k_next = kl, vl, ks + 4 * BLOCK * k_row
-        k_lines, v_lines = live * z.k_lines, live * z.v_lines
+        keys, values = k_shared + 4 * start * z.k_row, v_shared + 4 * start * z.v_row
+        k_latents, v_latents = k_latent + 4 * start * z.k_token, v_latent + 4 * start * z.v_token
         if z.turning:
-            _angles(positions, start, live, frequency, cos, sin)
-        if z.turning == 1:
-            for t in range(live):
-                _moved(ks + 4 * t * k_row, z.K, _at(key_desk[t]), key_desk.shape[1])
-                here = _at(key_desk[t])
-                step, second = (2, 1) if z.interleaved else (1, z.planes)
-                _turned(here, here, _at(cos[t]), _at(sin[t]), z.planes, second, step)
-            ks, k_row = _at(key_desk), key_desk.shape[1]
-        if z.k_copied and z.turning < 2:
-            _copied(kl, z.k_token, z.k_head, live, z.heads, z.R, z.lanes, z.k_rank, _at(k_desk))
-            kl, k_head, k_token = _at(k_desk), z.k_rank, z.lanes * z.k_rank
-            if z.latent_planes:
-                _angles(positions, start, live, latent_frequency, latent_cos, latent_sin)
-                step, second = (2, 1) if z.latent_interleaved else (1, z.latent_planes)
-                for t in range(live):
-                    for h in range(z.heads):
-                        here = kl + 4 * (t * k_token + h * k_head)
-                        _turned(here, here, _at(latent_cos[t]), _at(latent_sin[t]), z.latent_planes, second, step)
-        if z.turning < 2:
-            _multiplied(ks, k_row, 1, live, _at(qt), columns, columns, s, row, z.K, 0, k_first, k_lines)
-            if z.R:
-                some = _share(z.V, z.lanes)
-                for t in range(queries):
-                    asked = _at(qb) + 4 * t * z.lanes * z.k_rank
-                    here = s + 4 * t * z.lanes
-                    _scored(kl, k_token, k_head, asked, z.k_rank, z.lanes, live, here, row, vs, z.v_row, some)
-                    some = 0
+            _angles(positions, start, live, frequency, desk.cos, desk.sin)
+        if z.latent_planes:
+            _angles(positions, start, live, latent_frequency, desk.latent_cos, desk.latent_sin)
+        if z.turning == 2:
+            _expanded(z, desk, keys, k_latents, live, q, whole_factor)
         else:
-            _expanded(z, ks, kl, live, q, whole_factor, cos, sin, key_desk, s_desk, row)
-        if z.scales:
-            for t in range(live):
-                here = scales + 4 * (start + t) * z.scales
-                for i in range(queries):
-                    _times(s + 4 * (t * row + i * z.lanes), here, z.heads)
-        for i in range(queries):
-            last = newest + (i if more else 0)
-            for t in range(max(0, last - start), live):
-                s_desk[t * row + i * z.lanes : t * row + (i + 1) * z.lanes] = -np.inf
-        _soften(s, row, live, columns, top, k_next, z.k_row, _share(z.K, columns))
-        for c in range(columns):
-            if state[2 * columns + c] != 1:
-                here = top + 4 * (2 * columns + c)
-                scaled(_at(y_shared) + 4 * c * z.width, here, _at(y_shared) + 4 * c * z.width, z.width)
-                if z.Rv:
-                    scaled(_at(y_latent) + 4 * c * z.v_rank, here, _at(y_latent) + 4 * c * z.v_rank, z.v_rank)
-        if z.shared_copied:
-            for t in range(live):
-                _moved(vs + 4 * t * v_row, z.V, _at(value_desk) + 4 * t * z.width, z.width)
-            vs, v_row = _at(value_desk), z.width
-        _multiplied(s, 1, row, columns, vs, v_row, z.width, _at(y_shared), z.width, live, 1, v_first, v_lines)
-        if z.Rv:
-            if z.v_copied:
-                _copied(vl, z.v_token, z.v_head, live, z.heads, z.Rv, z.lanes, z.v_rank, _at(v_desk))
-                vl, v_head, v_token = _at(v_desk), z.v_rank, z.lanes * z.v_rank
-            for i in range(queries):
-                to, p = _at(y_latent) + 4 * i * z.lanes * z.v_rank, s + 4 * i * z.lanes
-                _gathered(vl, v_token, v_head, p, row, z.v_rank, z.lanes, live, to)
+            _factored(z, desk, keys, k_latents, live, queries, values)
+        _masked(z, desk, start, live, queries, newest, more, scales)
+        later, lines = keys + 4 * BLOCK * z.k_row, _share(z.K, columns)  # the next keys, asked for meanwhile
+        _soften(_at(desk.logits), columns, live, columns, _at(state), later, z.k_row, lines)
+        _rescaled(z, state[2 * columns :], y_shared, y_latent)
+        _added(z, desk, values, v_latents, live, queries, y_shared, y_latent)
 
 
 @compiled
