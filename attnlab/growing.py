@@ -31,9 +31,10 @@ class Growing:
         """Put a part behind what is there; its other axes, type and device are those of the first part."""
         length = self._length + part.shape[self.axis]
         if self._room is None or length > self._room.shape[self.axis]:
+            like = part if self._room is None else self._room
             shape = list(part.shape)
             shape[self.axis] = max(length, 2 * self._length)
-            room = part.new_empty(shape) if hasattr(part, "new_empty") else np.empty(shape, part.dtype)
+            room = like.new_empty(shape) if hasattr(like, "new_empty") else np.empty(shape, like.dtype)
             if self._room is not None:
                 room[self._span(0, self._length)] = self.view
             self._room = room

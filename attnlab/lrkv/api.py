@@ -51,9 +51,11 @@ def attention(
     and in a value it may reach earlier queries of the same call too.
     `scale` is 1/sqrt(K) unless given.
 
-    `impl` is one of "reference", "numba", "torch", "triton". "torch" has gradients; the others refuse a tensor that
-    requires one. Raises ValueError or TypeError naming the argument; backend.Unavailable where `impl` cannot run here;
-    backend.Unsupported where it runs but does not cover these arguments. No implementation stands in for another.
+    `impl` is one of "reference", "numba", "torch", "triton". "numba" and "triton" compute in float32, "torch" too
+    unless something given is float64: a logit that this does not hold comes out as NaN. "torch" has gradients; the
+    others refuse a tensor that requires one. Raises ValueError or TypeError naming the argument; backend.Unavailable
+    where `impl` cannot run here; backend.Unsupported where it runs but does not cover these arguments. No
+    implementation stands in for another.
     Source: arXiv:2601.11471v3, Eqs. 4-7, pp. 3-4; rope, k_scale: this project.
     """
     options: dict[str, Any] = {

@@ -46,7 +46,7 @@ class FactoredCache:
                 check(name, factor, axes, self._factor_sizes)
         self.k_factor, self.v_factor = k_factor, v_factor
         self._known: Axes = {}
-        self._kind = ""
+        self._kinds: dict[str, str] = {}
         self.reset()
 
     def __len__(self) -> int:
@@ -75,7 +75,8 @@ class FactoredCache:
         """Put T tokens behind what is there; T = 0 is fine. After an error the cache is as it was.
 
         Raises ValueError where a part is missing or too many, has another shape than earlier tokens, holds a number
-        that is not finite, or requires a gradient, which a cache would lose; TypeError for another kind of array.
+        that is not finite, or requires a gradient, which a cache would lose; TypeError for another kind or type of
+        array than earlier ones were.
         """
         given = dict(zip(PARTS, (k_shared, v_shared, k_latent, v_latent, k_scale), strict=True))
         sizes: Axes = {**self._factor_sizes, **self._known}
@@ -86,16 +87,19 @@ class FactoredCache:
             given[name] = part = check(name, part, PARTS[name], sizes)
             if getattr(part, "requires_grad", False):
                 raise ValueError(f"{name} must not require a gradient, which a cache would lose; detach it")
-            kind = _kind(part)
-            if self._kind not in ("", kind):
-                raise TypeError(f"{name} must be {self._kind} as earlier ones, got {kind}")
+            wanted, like = (
+                (self._kinds[name], "earlier ones") if self._kinds else (_place(given["k_shared"]), "k_shared")
+            )
+            got = _kind(part) if self._kinds else _place(part)
+            if got != wanted:
+                raise TypeError(f"{name} must be {wanted} as {like}, got {got}")
         T = sizes["S"][0]
         for name, part in given.items():
             if part is not None:
                 self._parts.setdefault(name, Growing()).append(part)
         self._positions.append(np.arange(self._next, self._next + T))
         self._next += T
-        self._kind = _kind(given["k_shared"])
+        self._kinds = {name: _kind(part) for name, part in given.items() if part is not None}
         self._known = {letter: (size, "earlier tokens") for letter, (size, _) in sizes.items() if letter != "S"}
 
     def truncate(self, n: int) -> None:
@@ -134,8 +138,8 @@ class FactoredCache:
         """Forget everything: the next tokens may have another batch size, or be of another kind."""
         self._parts: dict[str, Growing] = {"k_shared": Growing()}
         self._positions = Growing(axis=0)
-        self._next, self._kind = 0, ""
-        self._known = {}
+        self._next = 0
+        self._known, self._kinds = {}, {}
 
     def arguments(self, *, rope: Rope | None = None, latent_rope: Rope | None = None) -> dict[str, Any]:
         """What `lrkv.attention` takes beside q: views of what is held, that the next append may write beyond or leave
@@ -172,11 +176,15 @@ class FactoredCache:
                 "given, for the cache has its factor" if part is None else "None, for the cache has no factor of it"
             )
             raise ValueError(f"{name} must be {wanted}")
-        if name == "k_scale" and self._kind and (part is None) != (name not in self._parts):
+        if name == "k_scale" and self._kinds and (part is None) != (name not in self._parts):
             raise ValueError(f"{name} must be {'given' if part is None else 'None'} as for earlier tokens")
         if name in ("k_shared", "v_shared") and part is None:
             raise ValueError(f"{name} must be given, got None")
 
 
 def _kind(x: Any) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} in {_place(x)}"
+
+
+def _place(x: Any) -> str:
     return f"{'a tensor' if hasattr(x, 'detach') else 'an array'} on {getattr(x, 'device', 'cpu')}"

@@ -43,7 +43,9 @@ LOG2E = 1.4426950408889634
 BLOCK = 24  # tokens
 TOGETHER = 12  # of which latents of values are summed
 COLUMNS = 128  # heads times queries at once, at most where one query's heads are fewer
-LONG = 1024  # tokens, the least that are worth a thread
+LONG, MOST_PARTS = 1008, 16  # tokens, the least that a part has where there are more; parts of a sequence
+FAR = 2.0**24  # positions beyond which the product with a frequency is what rounds, and so has to be taken
+AT_ONCE = 16  # tiles for each thread, between two merges
 ASKED = 2  # lines in each step of a product
 WIDE = bool(get_host_cpu_features().get("avx512f"))  # registers of sixteen lanes, and thirty-two of them
 
@@ -411,7 +413,7 @@ def _angles(positions, first, live, frequency, cos, sin):
     planes = len(frequency)
     a, b, c1, s1 = np.empty(planes), np.empty(planes), np.cos(frequency), np.sin(frequency)
     for t in range(live):
-        if t and positions[first + t] == positions[first + t - 1] + 1:
+        if t and positions[first + t] == positions[first + t - 1] + 1 and abs(positions[first + t]) < FAR:
             for i in range(planes):
                 a[i], b[i] = a[i] * c1[i] - b[i] * s1[i], b[i] * c1[i] + a[i] * s1[i]
         else:
@@ -588,24 +590,18 @@ def _added(z, desk, values, latents, live, queries, y_shared, y_latent):
 
 
 @inlined
-def _parts_of(z, columns, result):
+def _found(z, columns, result):
     """(state [3, columns], sums of shared values, of latents) in one row of results."""
     values, latents = 3 * columns, (3 + z.width) * columns
     return result[:values], result[values:latents], result[latents : latents + columns * z.v_rank]
 
 
-@compiled
-def _part(z, places, job, q, projected, whole_factor, positions, frequency, latent_frequency, result):
-    """One part of the keys for the queries of one tile, q [queries, heads, K] and q B [heads, queries, R]: `result`
-    holds maximum and denominator of the softmax and the two sums of values, before B_h.
-
-    `places` are where shared keys, shared values, latents of keys, of values, and scales of this row and group begin.
-    A job is (first token, end, end of the first query's keys, whether later ones see one more each).
-    """
+@inlined
+def _part(z, places, first, end, newest, more, q, factor, positions, frequency, latent_frequency, desk, result):
+    """One part."""
     k_shared, v_shared, k_latent, v_latent, scales = places
-    first, end, newest, more = job
-    queries, columns, desk = len(q), len(q) * z.lanes, _desk(z, q, projected)
-    state, y_shared, y_latent = _parts_of(z, columns, result)
+    queries, columns = len(q), len(q) * z.lanes
+    state, y_shared, y_latent = _found(z, columns, result)
     state[:columns], state[columns:], y_shared[:], y_latent[:] = -np.inf, 0, 0, 0
     for start in range(first, end, BLOCK):
         live = min(BLOCK, end - start)
@@ -616,7 +612,7 @@ def _part(z, places, job, q, projected, whole_factor, positions, frequency, late
         if z.latent_planes:
             _angles(positions, start, live, latent_frequency, desk.latent_cos, desk.latent_sin)
         if z.turning == 2:
-            _expanded(z, desk, keys, k_latents, live, q, whole_factor)
+            _expanded(z, desk, keys, k_latents, live, q, factor)
         else:
             _factored(z, desk, keys, k_latents, live, queries, values)
         _masked(z, desk, start, live, queries, newest, more, scales)
@@ -624,6 +620,21 @@ def _part(z, places, job, q, projected, whole_factor, positions, frequency, late
         _soften(_at(desk.logits), columns, live, columns, _at(state), later, z.k_row, lines)
         _rescaled(z, state[2 * columns :], y_shared, y_latent)
         _added(z, desk, values, v_latents, live, queries, y_shared, y_latent)
+
+
+@compiled
+def _parts(z, places, cuts, newest, more, q, projected, whole_factor, positions, frequency, latent_frequency, results):
+    """Parts of the keys for the queries of one tile, q [queries, heads, K] and q B [heads, queries, R]; part n has keys
+    from cuts[n] to before cuts[n + 1]. A row of `results` for each part: maximum and denominator of the softmax and the
+    two sums of values, before B_h.
+
+    `places` are where shared keys, shared values, latents of keys, of values, and scales of this row and group begin.
+    The first query sees keys before `newest`, and each later one, where `more`, one key more.
+    """
+    desk = _desk(z, q, projected)
+    for n in range(len(results)):
+        _part(z, places, cuts[n], cuts[n + 1], newest, more, q, whole_factor, positions, frequency, latent_frequency,
+              desk, results[n])  # fmt: skip
 
 
 @compiled
@@ -646,7 +657,7 @@ def _merged(z, results, out, lse, latent):
             for n in range(len(results)):
                 total += results[n, columns + c] * 2.0 ** (results[n, c] - top)
             for n in range(len(results)):
-                _, shared, latents = _parts_of(z, columns, results[n])
+                _, shared, latents = _found(z, columns, results[n])
                 share = np.float32(2.0 ** (results[n, c] - top) / total)
                 out[i, h] += share * shared[c * z.width : c * z.width + V]
                 latent[h, i] += share * latents[c * z.v_rank : c * z.v_rank + z.Rv]
@@ -657,16 +668,16 @@ def _merged(z, results, out, lse, latent):
 
 
 class Tile(NamedTuple):
-    """Queries of one row and group that read together: keys from `first` to before `last`, of which the first query
-    sees those before `newest`, and each later one, where `more`, one key more.
+    """Queries of one row and group that read together. Their keys are read in parts, of which each begins at one of
+    `cuts` and ends before the next. The first query sees keys before `newest`, and each later one, where `more`, one
+    key more.
     """
 
     row: int
     group: int
     heads: slice
     queries: slice
-    first: int
-    last: int
+    cuts: np.ndarray
     newest: int
     more: bool
 
@@ -707,18 +718,18 @@ class Call:
         if whole:
             self.whole_factor[:, :, :K] = k_factor.transpose(0, 2, 1)
 
-    def results(self, parts):
-        """Room for what so many parts find, a row each."""
-        columns = self.tile * self.z.lanes
-        return aligned(parts, columns * (3 + self.z.width + self.z.v_rank), fill=False)
+    def results(self, tile):
+        """Room for what the parts of a tile find, a row each."""
+        columns = (tile.queries.stop - tile.queries.start) * self.z.lanes
+        return aligned(len(tile.cuts) - 1, columns * (3 + self.z.width + self.z.v_rank), fill=False)
 
-    def part(self, tile, first, end, result):
-        """What the queries of a tile find in keys from `first` to before `end`."""
+    def read(self, tile, first, end, results):
+        """Parts `first` to before `end` of a tile, into their rows of its results."""
         q, residual = (x[tile.row, tile.queries, tile.heads] for x in (self.q, self.residual))
         projected = residual.transpose(1, 0, 2) @ self.k_factor[tile.heads]
-        job = first, end, tile.newest, int(tile.more)
+        keys = tile.cuts[first : end + 1], tile.newest, int(tile.more)
         turning = self.whole_factor[tile.heads], self.at[tile.row], self.frequency, self.latent_frequency
-        _part(self.z, self._places(tile), job, q, projected, *turning, result)
+        _parts(self.z, self._places(tile), *keys, q, projected, *turning, results[first:end])
 
     def merge(self, tile, results, out, lse):
         """Write what the parts of a tile found to where it belongs in o [B, T, H, V] and lse [B, T, H]."""
@@ -761,40 +772,50 @@ def attention(
         last = newest + (queries.stop - queries.start - 1 if causal else 0)
         if last > starts[b]:
             heads = slice(g * call.z.heads, (g + 1) * call.z.heads)
-            tiles.append(Tile(b, g, heads, queries, int(starts[b]), last, newest, causal))
+            tiles.append(Tile(b, g, heads, queries, _cuts(int(starts[b]), last), newest, causal))
+    for n in range(0, len(tiles), threads * AT_ONCE):
+        some = tiles[n : n + threads * AT_ONCE]
+        results = [call.results(tile) for tile in some]
 
-    def attend(tile):
-        results = call.results(1)
-        call.part(tile, tile.first, tile.last, results[0])
-        call.merge(tile, results, out, lse)
+        def read(share, some=some, results=results):
+            for tile, first, end in share:
+                call.read(some[tile], first, end, results[tile])
 
-    if threads <= len(tiles):
-        _each(attend, tiles, threads)
-        return out, lse
-    for tile in tiles:  # few of them: keys are shared out
-        size = max(LONG, BLOCK * -(-(tile.last - tile.first) // (threads * BLOCK)))
-        parts = [(first, min(first + size, tile.last)) for first in range(tile.first, tile.last, size)]
-        results = call.results(len(parts))
-        jobs = [(tile, *part, result) for part, result in zip(parts, results, strict=True)]
-        _each(lambda job: call.part(*job), jobs, threads)
-        call.merge(tile, results, out, lse)
+        _each(read, _shares([tile.cuts for tile in some], threads))
+        for tile, found in zip(some, results, strict=True):
+            call.merge(tile, found, out, lse)
     return out, lse
 
 
-def _each(run, jobs, threads):
-    """Run every job, shared out to this thread and others, which start and end here: a process forked later misses
-    none.
+def _cuts(first, last):
+    """Where the parts of these keys begin, and where the last one ends. They hang on the number of keys alone, so that
+    the same sums are made whatever else is read, and by however many threads.
     """
-    shares = [jobs[n::threads] for n in range(min(threads, len(jobs)))]
+    size = max(LONG, BLOCK * -(-(last - first) // (BLOCK * MOST_PARTS)))
+    return np.array([*range(first, last, size), last])
 
-    def run_all(share):
-        for job in share:
-            run(job)
 
-    if len(shares) < 2:
-        run_all(jobs)
+def _shares(cuts, threads):
+    """What each thread reads: lists of (tile, first part, end), parts of about as many keys for all."""
+    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(threads)]
+    total, before = sum(int(keys[-1] - keys[0]) for keys in cuts), 0
+    for tile, keys in enumerate(cuts):
+        owners = [min(threads * (before + int(key - keys[0])) // max(total, 1), threads - 1) for key in keys[:-1]]
+        for owner in sorted(set(owners)):
+            first = owners.index(owner)
+            shares[owner].append((tile, first, first + owners.count(owner)))
+        before += int(keys[-1] - keys[0])
+    return [share for share in shares if share]
+
+
+def _each(run, shares):
+    """Run every share, the first on this thread and each other on one that starts and ends here: a process forked later
+    misses none.
+    """
+    if len(shares) == 1:
+        run(shares[0])
         return
     with ThreadPoolExecutor(len(shares) - 1) as pool:
-        others = pool.map(run_all, shares[1:])
-        run_all(shares[0])
+        others = pool.map(run, shares[1:])
+        run(shares[0])
         list(others)

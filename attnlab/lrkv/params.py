@@ -52,9 +52,11 @@ def check_rope(name: str, given: Any, width: int) -> None:
     """Refuse what cannot turn rows of `width` numbers."""
     if not isinstance(given, Rope):
         raise TypeError(f"{name} must be a Rope(frequency, layout), got {type(given).__name__}")
+    if not hasattr(given.frequency, "shape"):
+        raise TypeError(f"{name}.frequency must be an array [planes], got {type(given.frequency).__name__}")
     sizes: Axes = {}
-    check(f"{name}.frequency", given[0], "planes", sizes)
-    one_of(f"{name}.layout", given[1], LAYOUTS)
+    check(f"{name}.frequency", given.frequency, "planes", sizes)
+    one_of(f"{name}.layout", given.layout, LAYOUTS)
     if 2 * sizes["planes"][0] > width:
         raise ValueError(f"{name}.frequency must have at most {width // 2} planes, got {sizes['planes'][0]}")
 

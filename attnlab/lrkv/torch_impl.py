@@ -61,8 +61,9 @@ def attention(
     q, k_shared, v_shared, k_latent, v_latent, k_factor, v_factor, q_residual, k_scale = (
         None if x is None else as_tensor(x) for x in arrays
     )
-    widest = torch.promote_types(torch.promote_types(q.dtype, k_shared.dtype), v_shared.dtype)
-    own = {"device": q.device, "dtype": torch.float64 if widest == torch.float64 else torch.float32}
+    given = (q, k_shared, v_shared, k_latent, v_latent, k_factor, v_factor, q_residual, k_scale)
+    double = any(x is not None and x.dtype == torch.float64 for x in given)
+    own = {"device": q.device, "dtype": torch.float64 if double else torch.float32}
     scale = max(q.shape[-1], 1) ** -0.5 if scale is None else float(scale)
     if k_latent is not None and not k_latent.shape[-1]:  # rank 0
         k_latent = k_factor = q_residual = None

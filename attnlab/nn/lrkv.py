@@ -106,7 +106,7 @@ class GroupedAttention(Layer):
 
 class LRKVAttention(Layer):
     """Low-rank key-value attention: `groups` shared keys and values (one in the paper), to which each head adds
-    `rank` latents of its own through a factor. Rank 0 is GroupedAttention.
+    `rank` latents of its own through a factor. Rank 0 is GroupedAttention ("tied" has no rank 0).
 
     `position` says how keys turn:
         "aligned"   the key factor of a head is planes of its own, latents turn with these; the rank is even

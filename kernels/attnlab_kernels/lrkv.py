@@ -728,7 +728,7 @@ def rotation(frequency: Any, positions: Any, device: Any = None) -> torch.Tensor
     made in float64. frequency [planes] in radians a position, positions [S] or [B, S].
     """
     frequency, positions = (torch.as_tensor(x, dtype=torch.float64, device=device) for x in (frequency, positions))
-    angle = positions.reshape(-1, positions.shape[-1])[..., None] * frequency
+    angle = (positions if positions.ndim == 2 else positions[None])[..., None] * frequency
     return torch.stack([angle.cos(), angle.sin()], 2).to(torch.float32)
 
 

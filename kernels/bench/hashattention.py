@@ -30,7 +30,7 @@ import torch
 import triton
 
 from attnlab_kernels import hashattention
-from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock, machine
 
 SHAPES = ((1, 2**17), (8, 2**15), (32, 2**13))  # rows, tokens
 HEADS, GROUPS, WIDTH, BITS = 32, 8, 128, 32
@@ -170,19 +170,6 @@ def measured(shapes: list[tuple[int, int]], sizes: tuple[int, int, int], clock: 
                 elif base is not None:
                     row["of_dense"] = seconds / base
             yield row
-
-
-def machine() -> dict[str, Any]:
-    """Card and versions."""
-    card = torch.cuda.get_device_properties(0)
-    return {
-        "card": card.name,
-        "multiprocessors": card.multi_processor_count,
-        "memory_bytes": card.total_memory,
-        "runtime": torch.version.hip or torch.version.cuda,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
 
 
 def main(given: list[str] | None = None) -> int:

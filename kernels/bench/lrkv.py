@@ -27,7 +27,7 @@ import torch
 import triton
 
 from attnlab_kernels import lrkv
-from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock, machine
 
 SHAPES = ((1, 2**15), (8, 2**13), (32, 2**12))  # rows, tokens
 RANKS = (16, 32, 56)
@@ -147,19 +147,6 @@ def measured(
                         row["of_dense"] = None if base is None else seconds / base
                         row["of_copy"] = given.bytes / seconds / bandwidth
                 yield row
-
-
-def machine() -> dict[str, Any]:
-    """Card and versions."""
-    card = torch.cuda.get_device_properties(0)
-    return {
-        "card": card.name,
-        "multiprocessors": card.multi_processor_count,
-        "memory_bytes": card.total_memory,
-        "runtime": torch.version.hip or torch.version.cuda,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
 
 
 def main(given: list[str] | None = None) -> int:

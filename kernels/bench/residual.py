@@ -26,7 +26,7 @@ import torch
 import triton
 
 from attnlab_kernels import residual
-from attnlab_kernels.testing.gpu_clock import Clock, GpuClock
+from attnlab_kernels.testing.gpu_clock import Clock, GpuClock, machine
 
 SHAPES = ((1, 2**15, 16), (8, 2**12, 16), (32, 2**10, 16))  # rows, tokens, heads
 WIDTH = 128
@@ -114,19 +114,6 @@ def measured(shapes: list[tuple[int, int, int]], width: int, clock: Clock, devic
                     elif what in base:
                         row["of_peer"] = seconds / base[what]
                 yield row
-
-
-def machine() -> dict[str, Any]:
-    """Card and versions."""
-    card = torch.cuda.get_device_properties(0)
-    return {
-        "card": card.name,
-        "multiprocessors": card.multi_processor_count,
-        "memory_bytes": card.total_memory,
-        "runtime": torch.version.hip or torch.version.cuda,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
 
 
 def main(given: list[str] | None = None) -> int:

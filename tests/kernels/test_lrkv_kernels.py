@@ -106,9 +106,13 @@ def test_rows_of_any_edges_with_queries_that_see_nothing(T, device):
     assert_reference(lrkv.attention(**given, causal=False, return_lse=True, **SHORT), exact | {"causal": False}, FP32)
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("sizes", [{"S": 0}, {"T": 0}, {"B": 0}], ids=str)
-def test_empty_axes(sizes, device):
+def test_empty_axes(sizes, turned, device):
     given = tensors(arguments(**sizes), FP32, device)
+    if turned:
+        S = given["k_shared"].shape[1]
+        given |= {"rope": (np.ones(2), "half"), "latent_rope": (np.ones(1), "half"), "positions": np.arange(S)}
     out, lse = lrkv.attention(**given, causal=False, return_lse=True)
     assert out.shape == (*given["q"].shape[:3], 5)
     assert not out.any()

@@ -278,7 +278,9 @@ def test_lists_of_numbers_are_arrays_too():
 def test_an_array_and_a_tensor_do_not_mix_and_a_gradient_is_not_lost():
     torch = pytest.importorskip("torch", reason="the package torch is not installed")
     cache = cache_of(parts())
-    with pytest.raises(TypeError, match="k_shared must be an array on cpu as earlier ones, got a tensor on cpu"):
+    with pytest.raises(
+        TypeError, match="k_shared must be float64 in an array on cpu as earlier ones, got float64 in a tensor on cpu"
+    ):
         cache.append(**parts(1, kind="torch"))
     cache = cache_of(kind="torch")
     made = parts(1, kind="torch")
@@ -327,3 +329,23 @@ def test_factors_are_checked_when_they_are_given_and_an_empty_cache_is_not_read(
     cache.append(**parts(k_scale=False))
     with pytest.raises(ValueError, match="k_scale must be None as for earlier tokens"):
         cache.append(**parts())
+
+
+@pytest.mark.parametrize("room", [1, 9], ids=["it has to grow", "there is room"])
+@pytest.mark.parametrize(("old", "new"), [(np.float64, np.float32), (np.float16, np.float32)])
+def test_tokens_of_another_type_are_refused_whether_or_not_there_is_room(room, old, new):
+    cache = FactoredCache()
+    given = [x.astype(old) for x in (arguments(S=room)["k_shared"], arguments(S=room)["v_shared"])]
+    cache.append(*given)
+    cache.truncate(1)
+    with pytest.raises(TypeError, match=f"v_shared must be {np.dtype(old)} in an array on cpu as earlier ones, got"):
+        cache.append(given[0][:, :1], np.full_like(given[1][:, :1], 1, dtype=new))
+    assert len(cache) == 1
+    assert {x.dtype for x in cache.arguments().values()} == {np.dtype(old)}
+
+
+def test_arrays_and_tensors_do_not_mix():
+    torch = pytest.importorskip("torch", reason="the package torch is not installed")
+    given = arguments()
+    with pytest.raises(TypeError, match="v_shared must be an array on cpu as k_shared, got a tensor on cpu"):
+        FactoredCache().append(given["k_shared"], torch.from_numpy(given["v_shared"]))

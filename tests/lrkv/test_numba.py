@@ -69,8 +69,9 @@ def test_keys_turn_by_their_positions_in_either_layout(layout, positions):
     assert_same(turned)
 
 
-def test_far_positions_are_as_exact_as_near_ones():
-    positions = 2.0**22 + np.arange(70)
+@pytest.mark.parametrize("far", [2.0**22, cpu_kernels.FAR - 30, 2.0**40, -(2.0**40)])
+def test_far_positions_are_as_exact_as_near_ones(far):
+    positions = far + np.arange(70)
     given = arguments(B=1, T=1, S=70, rope=rope(8), positions=positions, latent_rope=Rope(rope(8).frequency[:2]))
     assert_same(given)
 
@@ -106,23 +107,32 @@ def test_without_latents_it_is_grouped_attention():
     np.testing.assert_allclose(attention(**bare, impl="numba"), exact, atol=64 * EPS * np.abs(exact).max())
 
 
-def test_parts_of_a_long_cache_are_merged(monkeypatch):
-    monkeypatch.setattr(cpu_kernels, "LONG", cpu_kernels.BLOCK)
-    monkeypatch.setattr(numba_impl, "get_num_threads", lambda: 1)
-    given = arguments(B=1, T=1, S=1000, H=8, G=1)
-    alone = assert_same(given)[0]
-    for threads in (2, 3, 5):
+@pytest.mark.parametrize("T", [1, 3])
+def test_a_call_gives_the_same_bits_whatever_else_is_in_the_batch_and_by_any_number_of_threads(T, monkeypatch):
+    """Rows are cut into several parts, of which each has several blocks."""
+    monkeypatch.setattr(cpu_kernels, "LONG", 2 * cpu_kernels.BLOCK)
+    given = with_option("ragged", B=3, T=T, S=20 * cpu_kernels.BLOCK + 5, H=8, G=1)
+    given["ends"][2] = given["starts"][2] + 3  # a short one beside them
+    assert len(cpu_kernels._cuts(0, given["k_shared"].shape[1])) == 12
+    whole, _ = assert_same(given)
+    for threads in (1, 2, 5):
         monkeypatch.setattr(numba_impl, "get_num_threads", lambda threads=threads: threads)
-        assert not np.array_equal(assert_same(given)[0], alone)  # it was cut: sums come in another order
+        assert np.array_equal(attention(**given, impl="numba"), whole)
+        for b in range(3):
+            row = {name: x if "factor" in name else x[b : b + 1] for name, x in given.items()}
+            assert np.array_equal(attention(**row, impl="numba")[0], whole[b])
 
 
-def test_the_same_call_gives_the_same_bits_whatever_else_is_in_the_batch():
-    given = with_option("ragged", B=3, S=90, H=8, G=1)
-    whole = attention(**given, impl="numba")
-    assert np.array_equal(attention(**given, impl="numba"), whole)
-    for b in range(3):
-        row = {name: x if "factor" in name else x[b : b + 1] for name, x in given.items()}
-        assert np.array_equal(attention(**row, impl="numba")[0], whole[b])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_parts_are_shared_out_evenly_and_each_once(threads):
+    cuts = [cpu_kernels._cuts(0, 131_072), cpu_kernels._cuts(7, 17), cpu_kernels._cuts(5, 40_000)]
+    shares = cpu_kernels._shares(cuts, threads)
+    jobs = [(tile, part) for share in shares for tile, first, end in share for part in range(first, end)]
+    assert sorted(jobs) == [(tile, part) for tile, keys in enumerate(cuts) for part in range(len(keys) - 1)]
+    read = [sum(cuts[tile][end] - cuts[tile][first] for tile, first, end in share) for share in shares]
+    assert len(shares) == threads
+    longest = max(np.diff(keys).max() for keys in cuts)
+    assert max(read) - sum(read) / threads <= longest
 
 
 def test_what_is_beyond_the_edges_is_not_read():
@@ -176,6 +186,13 @@ def test_float32_is_too_narrow():
     given["k_latent"][0, 0, 0, 0] = 1e200
     with pytest.raises(backend.Unsupported, match="k_latent has numbers too large"):
         attention(**given, impl="numba")
+
+
+def test_a_logit_that_float32_does_not_hold_is_no_number():
+    given = arguments()
+    given["q"], given["k_shared"] = given["q"] * 1e20, given["k_shared"] * 1e20
+    assert np.isfinite(reference.attention(**given)).all()
+    assert np.isnan(attention(**given, impl="numba")).any()
 
 
 # -- the products --

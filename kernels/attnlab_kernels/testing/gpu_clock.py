@@ -1,11 +1,13 @@
-"""How the scripts of kernels/bench time a call on a GPU."""
+"""How the scripts of kernels/bench time a call on a GPU, and what they say of the machine."""
 
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import triton
 
-__all__ = ["Clock", "GpuClock"]
+__all__ = ["Clock", "GpuClock", "machine"]
 
 Clock = Callable[[Callable[[], object]], float]
 
@@ -29,3 +31,16 @@ class GpuClock:
             end.record()
         torch.cuda.synchronize()
         return statistics.median(begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)) / 1e3
+
+
+def machine() -> dict[str, Any]:
+    """Card and versions."""
+    card = torch.cuda.get_device_properties(0)
+    return {
+        "card": card.name,
+        "multiprocessors": card.multi_processor_count,
+        "memory_bytes": card.total_memory,
+        "runtime": torch.version.hip or torch.version.cuda,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
