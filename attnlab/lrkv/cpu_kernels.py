@@ -723,13 +723,17 @@ class Call:
         columns = (tile.queries.stop - tile.queries.start) * self.z.lanes
         return aligned(len(tile.cuts) - 1, columns * (3 + self.z.width + self.z.v_rank), fill=False)
 
-    def read(self, tile, first, end, results):
-        """Parts `first` to before `end` of a tile, into their rows of its results."""
+    def reader(self, tile, results):
+        """What reads parts of a tile, from one to before another, into their rows of its results."""
         q, residual = (x[tile.row, tile.queries, tile.heads] for x in (self.q, self.residual))
         projected = residual.transpose(1, 0, 2) @ self.k_factor[tile.heads]
-        keys = tile.cuts[first : end + 1], tile.newest, int(tile.more)
+        places, keys = self._places(tile), (tile.newest, int(tile.more))
         turning = self.whole_factor[tile.heads], self.at[tile.row], self.frequency, self.latent_frequency
-        _parts(self.z, self._places(tile), *keys, q, projected, *turning, results[first:end])
+
+        def read(first, end):
+            _parts(self.z, places, tile.cuts[first : end + 1], *keys, q, projected, *turning, results[first:end])
+
+        return read
 
     def merge(self, tile, results, out, lse):
         """Write what the parts of a tile found to where it belongs in o [B, T, H, V] and lse [B, T, H]."""
@@ -776,12 +780,13 @@ def attention(
     for n in range(0, len(tiles), threads * AT_ONCE):
         some = tiles[n : n + threads * AT_ONCE]
         results = [call.results(tile) for tile in some]
+        readers = list(map(call.reader, some, results))
 
-        def read(share, some=some, results=results):
+        def run(share, readers=readers):
             for tile, first, end in share:
-                call.read(some[tile], first, end, results[tile])
+                readers[tile](first, end)
 
-        _each(read, _shares([tile.cuts for tile in some], threads))
+        _each(run, _shares([tile.cuts for tile in some], threads))
         for tile, found in zip(some, results, strict=True):
             call.merge(tile, found, out, lse)
     return out, lse
