@@ -13,7 +13,9 @@ import, and never for a size: Numba keeps on disk only what does not close over 
 
 import inspect
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,7 +28,8 @@ from numba.extending import intrinsic
 
 __all__ = [
     *("AHEAD", "INT", "LANES", "LINE", "NOTHING", "Ahead", "Lanes", "Rows", "address", "aligned"),
-    *("compiled", "compiled_once", "copied", "dots", "flip", "inlined", "multiply", "next_tile", "on_lines", "piece"),
+    *("compiled", "compiled_once", "copied", "dots", "flip", "inlined", "multiply", "next_tile", "on_lines"),
+    *("on_threads", "piece"),
     *("place", "put", "scaled", "steady", "streamed", "stride", "take", "up"),
 ]
 
@@ -582,3 +585,32 @@ def steady(x):
 def on_lines(x):
     """Whether every row starts on a line. Stores past the cache that fill half a line take five times as long."""
     return not (address(x) % 64 or any(step % 64 for step in x.strides[:-1]))
+
+
+# -- threads --
+
+_pool: dict[int, ThreadPoolExecutor] = {}  # one at most, by how many threads it has
+
+
+def on_threads(run: Callable[[Any], None], shares: Sequence[Any]) -> None:
+    """`run` every share, the first on this thread and each other on one that is kept for the next call: to start one
+    may take as long as a decode step. A process that was forked starts its own.
+
+    Raises what `run` raises, when all have ended.
+    """
+    needed = len(shares) - 1
+    if needed > max(_pool, default=0):
+        _pool.clear()
+        _pool[needed] = ThreadPoolExecutor(needed, thread_name_prefix="attnlab")
+    others = [pool.submit(run, share) for pool in [*_pool.values()][:1] for share in shares[1:]]
+    try:
+        for share in shares[:1]:
+            run(share)
+    finally:
+        errors = [error for other in others if (error := other.exception())]
+    for error in errors:
+        raise error
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.clear)

@@ -24,8 +24,8 @@ TARGETS = {
 
 
 def steps(of_read=0.9, over_sdpa=7.0, over_torch=2.0):
-    """Seconds of every task: the slower way of each takes twice the faster one."""
-    times = {"sdpa.fused": over_sdpa, "sdpa.products": 2 * over_sdpa}
+    """Seconds of every task: the slower way to read takes twice the faster one."""
+    times = {"mha.sdpa": over_sdpa, "mha.products": 3.0}
     for rank in lrkv.RANKS:
         times |= {f"r{rank}.read.torch": 2 * of_read, f"r{rank}.read.ours": of_read, f"r{rank}.ours": 1.0}
         times[f"r{rank}.torch"] = over_torch
@@ -36,8 +36,9 @@ def steps(of_read=0.9, over_sdpa=7.0, over_torch=2.0):
 def test_every_target_is_a_row_and_planted_ratios_meet_it(n):
     rows = by_id(lrkv.step_rows(n, steps()))
     wanted = {id: target for id, target in TARGETS.items() if f".n{n}." in id}
-    assert {id: row["target"] for id, row in rows.items()} == wanted
-    assert {row["status"] for row in rows.values()} == {"met"}
+    assert {id: row["target"] for id, row in rows.items() if row["target"] is not None} == wanted
+    assert {row["status"] for row in rows.values() if row["target"] is not None} == {"met"}
+    assert {row["value"] for id, row in rows.items() if id.endswith("over_products")} == {3.0}
     assert {row["better"] for row in rows.values()} == {"higher"}
     values = {
         name: {row["value"] for id, row in rows.items() if id.endswith(name)} for name in ("read", "sdpa", "torch")
@@ -76,7 +77,7 @@ def test_what_is_measured_computes_the_same_attention():
     made = lrkv.Steps(300, (16,))
     ours, theirs = made.ours(16), made.torch(16)().numpy()
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
-    fused, products = (way().numpy() for way in made.sdpa().values())
+    fused, products = (way().numpy() for way in made.mha().values())
     np.testing.assert_allclose(fused[0, :, 0], products[:, 0], atol=1e-5)
     assert [row["status"] for row in lrkv.error_rows(made)] == ["met"]
     cache = [x for name, x in made.factored[16].items() if "factor" not in name]

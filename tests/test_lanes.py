@@ -1,5 +1,10 @@
 """Vector pieces: products of every shape, functions within the error they state, and where rows end."""
 
+import os
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pytest
 
@@ -198,3 +203,50 @@ def test_zeros_begin_on_a_cache_line():
         assert array.shape == shape
         assert not array.any()
         assert array.ctypes.data % 128 == 0
+
+
+# -- threads --
+
+
+@pytest.mark.parametrize("shares", [0, 1, 2, 5])
+def test_every_share_is_run_once_and_threads_are_kept(shares):
+    from attnlab.lanes import on_threads
+
+    seen = []
+    on_threads(lambda share: seen.append((share, threading.get_ident())), range(shares))
+    assert sorted(share for share, _ in seen) == list(range(shares))
+    assert all(thread == threading.get_ident() for share, thread in seen if share == 0)
+    assert (
+        sum(thread.name.startswith("attnlab") for thread in threading.enumerate()) <= 4 + 1
+    )  # the most that were asked
+
+
+def test_what_a_thread_raises_is_raised_when_all_have_ended():
+    from attnlab.lanes import on_threads
+
+    ended = []
+
+    def run(share):
+        if share == 1:
+            raise ValueError("one")
+        ended.append(share)
+
+    with pytest.raises(ValueError, match="one"):
+        on_threads(run, [0, 1, 2])
+    assert sorted(ended) == [0, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_threads_of_its_own():
+    code = """
+import os, sys
+from attnlab.lanes import on_threads
+seen = []
+on_threads(seen.append, [0, 1, 2])
+child = os.fork()
+if child == 0:
+    on_threads(seen.append, [3, 4, 5])
+    os._exit(sorted(seen) != [*range(6)])
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,10 +1,8 @@
 """The least that a pass over a cache can do: read every number once, on all threads."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
-from attnlab.lanes import LANES, LINE, address, compiled, piece
+from attnlab.lanes import LANES, LINE, address, compiled, on_threads, piece
 
 __all__ = ["read"]
 
@@ -43,8 +41,4 @@ def read(arrays, threads):
             n = x.size // threads // (STREAMS * LANES) * (STREAMS * LANES)
             _read(address(x) + 4 * thread * n, n, address(sums[thread]))
 
-    if threads == 1:
-        return part(0)
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(part, range(threads)))
-    return None
+    on_threads(part, range(threads))

@@ -143,8 +143,11 @@ class FactoredCache:
 
     def arguments(self, *, rope: Rope | None = None, latent_rope: Rope | None = None) -> dict[str, Any]:
         """What `lrkv.attention` takes beside q: views of what is held, that the next append may write beyond or leave
-        behind; with `rope`, the positions too. Raises ValueError before the first append.
+        behind; with `rope`, the positions too. Raises ValueError before the first append, and for a `latent_rope`
+        without a `rope`.
         """
+        if rope is None and latent_rope is not None:
+            raise ValueError("latent_rope must be None where rope is, got one")
         if self._parts["k_shared"].view is None:
             raise ValueError("the cache must have been appended to before it is read, got none so far")
         held = {name: part.view for name, part in self._parts.items()}

@@ -14,7 +14,6 @@ What it changes from the reference:
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ from attnlab.lanes import (
     dots,
     inlined,
     multiply,
+    on_threads,
     piece,
     scaled,
     steady,
@@ -786,7 +786,7 @@ def attention(
             for tile, first, end in share:
                 readers[tile](first, end)
 
-        _each(run, _shares([tile.cuts for tile in some], threads))
+        on_threads(run, _shares([tile.cuts for tile in some], threads))
         for tile, found in zip(some, results, strict=True):
             call.merge(tile, found, out, lse)
     return out, lse
@@ -811,16 +811,3 @@ def _shares(cuts, threads):
             shares[owner].append((tile, first, first + owners.count(owner)))
         before += int(keys[-1] - keys[0])
     return [share for share in shares if share]
-
-
-def _each(run, shares):
-    """Run every share, the first on this thread and each other on one that starts and ends here: a process forked later
-    misses none.
-    """
-    if len(shares) == 1:
-        run(shares[0])
-        return
-    with ThreadPoolExecutor(len(shares) - 1) as pool:
-        others = pool.map(run, shares[1:])
-        run(shares[0])
-        list(others)

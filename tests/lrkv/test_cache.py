@@ -349,3 +349,10 @@ def test_arrays_and_tensors_do_not_mix():
     given = arguments()
     with pytest.raises(TypeError, match="v_shared must be an array on cpu as k_shared, got a tensor on cpu"):
         FactoredCache().append(given["k_shared"], torch.from_numpy(given["v_shared"]))
+
+
+def test_a_rotation_of_latents_alone_is_not_dropped():
+    cache = FactoredCache()
+    cache.append(arguments()["k_shared"], arguments()["v_shared"])
+    with pytest.raises(ValueError, match="latent_rope must be None where rope is, got one"):
+        cache.arguments(latent_rope=rope(4))
