@@ -64,10 +64,10 @@ def elements(
     )
     flag("key_scale", key_scale)
     if scheme == "mla":
-        return latent_width + rope_width
+        return int(latent_width + rope_width)
     if scheme == "lrkv":
-        return 2 * (groups * head_width + heads * rank) + heads * key_scale
-    return 2 * groups * head_width
+        return int(2 * (groups * head_width + heads * rank) + heads * key_scale)
+    return int(2 * groups * head_width)
 
 
 def cache_bytes(scheme: str, *, tokens: int, layers: int, bytes_each: int, **sizes: Any) -> int:

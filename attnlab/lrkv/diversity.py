@@ -14,6 +14,8 @@ from attnlab.arrays import Array, Float, as_float, check, dial
 
 __all__ = ["TABLE_3", "UNCENTRED_MQA_2_5B", "Diversity", "ceiling", "centred", "effective_rank", "gram"]
 
+TINY = np.finfo(np.float64).tiny
+
 
 def gram(wq: Float[Array, "H width K"], wk: Float[Array, "H width K"]) -> Float[Array, "H H"]:
     """Cosines between heads: <A_g, A_h> / (|A_g| |A_h|), 1 on the diagonal, unchanged by W^Q M and W^K M^-T.
@@ -23,7 +25,10 @@ def gram(wq: Float[Array, "H width K"], wk: Float[Array, "H width K"]) -> Float[
     sizes: dict = {}
     check("wq", wq, "H width K", sizes)
     check("wk", wk, "H width K", sizes)
-    wq, wk = as_float(wq), as_float(wk)
+    # a factor of a head's weights leaves its direction, and their squares might not be numbers
+    wq, wk = (
+        x / np.maximum(np.abs(x).max(axis=(1, 2), keepdims=True, initial=0), TINY) for x in map(as_float, (wq, wk))
+    )
     inner = np.empty((len(wq), len(wq)))
     for g in range(len(wq)):  # H K^2 numbers at a time
         inner[g] = ((wq[g].T @ wq) * (wk[g].T @ wk)).sum(axis=(1, 2))

@@ -172,3 +172,8 @@ def test_sizes_that_no_layer_has_are_refused_by_name(door, change, words):
     with pytest.raises(ValueError, match="must") as caught:
         getattr(accounting, door)(**given)
     assert words in str(caught.value)
+
+
+def test_whole_numbers_stay_whole_however_they_are_written():
+    count = elements("lrkv", heads=6, head_width=128, rank=2.0)
+    assert (count, type(count)) == (280, int)

@@ -95,3 +95,9 @@ def test_what_is_no_weight_and_no_gram_matrix_is_refused_by_name(door, given, wo
     with pytest.raises(ValueError, match="must") as caught:
         door(*given)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e100])
+def test_the_size_of_the_weights_does_not_matter(size):
+    wq, wk = (np.random.default_rng(seed).normal(size=(3, 7, 4)) for seed in (0, 1))
+    assert np.abs(gram(size * wq, size * wk) - gram(wq, wk)).max() <= 1e-14
