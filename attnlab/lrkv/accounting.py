@@ -39,16 +39,17 @@ SCHEMES = ("mha", "gqa", "mqa", "mla", "lrkv")
 LARGEST = 2**31
 
 
-def _checked(scheme: str, heads: int, **others: int) -> int:
-    """How many key/value heads the scheme shares out, after every size is checked."""
+def _checked(scheme: str, **sizes: int) -> list[int]:
+    """The sizes as ints, in the order given, with as many groups as the scheme shares out."""
     one_of("scheme", scheme, SCHEMES)
-    dial("heads", heads, 1, LARGEST, integer=True)
-    for name, value in others.items():
-        dial(name, value, 0 if name in ("rank", "latent_width", "rope_width") else 1, LARGEST, integer=True)
-    groups = {"mha": heads, "mqa": 1, "mla": 1}.get(scheme, others["groups"])
+    for name, value in sizes.items():
+        least = 0 if name in ("rank", "latent_width", "rope_width") else 1
+        sizes[name] = dial(name, value, least, LARGEST, integer=True)
+    heads = sizes["heads"]
+    sizes["groups"] = groups = {"mha": heads, "mqa": 1, "mla": 1}.get(scheme, sizes["groups"])
     if heads % groups:
         raise ValueError(f"groups must divide heads = {heads}, got {groups}")
-    return groups
+    return list(sizes.values())
 
 
 def elements(
@@ -59,23 +60,23 @@ def elements(
 
     Raises ValueError for another scheme, for a size that is no whole number, and where groups do not divide heads.
     """
-    groups = _checked(
-        scheme, heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width, rope_width=rope_width
-    )
-    flag("key_scale", key_scale)
+    heads, head_width, groups, rank, latent_width, rope_width = _checked(
+        scheme, heads=heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width,
+        rope_width=rope_width,
+    )  # fmt: skip
+    key_scale = flag("key_scale", key_scale)
     if scheme == "mla":
-        return int(latent_width + rope_width)
+        return latent_width + rope_width
     if scheme == "lrkv":
-        return int(2 * (groups * head_width + heads * rank) + heads * key_scale)
-    return int(2 * groups * head_width)
+        return 2 * (groups * head_width + heads * rank) + heads * key_scale
+    return 2 * groups * head_width
 
 
 def cache_bytes(scheme: str, *, tokens: int, layers: int, bytes_each: int, **sizes: Any) -> int:
     """Bytes of the cache of `tokens` tokens in `layers` layers; sizes, and what raises, as of `elements`."""
-    dial("tokens", tokens, 0, 2**62, integer=True)
-    dial("layers", layers, 0, LARGEST, integer=True)
-    dial("bytes_each", bytes_each, 1, 16, integer=True)
-    return elements(scheme, **sizes) * tokens * layers * bytes_each
+    tokens = dial("tokens", tokens, 0, 2**62, integer=True)
+    layers = dial("layers", layers, 0, LARGEST, integer=True)
+    return elements(scheme, **sizes) * tokens * layers * dial("bytes_each", bytes_each, 1, 16, integer=True)
 
 
 def ratio(scheme: str, *, heads: int, head_width: int, **sizes: Any) -> Fraction:
@@ -97,8 +98,8 @@ def parameters(
 
     MLA: down to the latent, up to every head's keys and values, and the one rotary key. Raises as `elements`.
     """
-    groups = _checked(
-        scheme, heads, width=width, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width,
+    width, heads, head_width, groups, rank, latent_width, rope_width = _checked(
+        scheme, width=width, heads=heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width,
         rope_width=rope_width,
     )  # fmt: skip
     if scheme == "mla":
@@ -118,12 +119,13 @@ def flop(
     the rotation (6 a plane) and 2 for the logit, for each of the H d coordinates. Raises as `elements`; ValueError for
     `expand` with another scheme.
     """
-    _checked(
-        scheme, heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width, rope_width=rope_width
-    )
+    heads, head_width, groups, rank, latent_width, rope_width = _checked(
+        scheme, heads=heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width,
+        rope_width=rope_width,
+    )  # fmt: skip
     if flag("expand", expand) and scheme != "lrkv":
         raise ValueError(f"expand must be False for {scheme}, got True")
-    flag("key_scale", key_scale)
+    key_scale = flag("key_scale", key_scale)
     if scheme == "mla":
         return 2 * heads * (2 * latent_width + rope_width)
     if scheme != "lrkv":
@@ -136,15 +138,15 @@ def traffic(scheme: str, *, bytes_each: int, program_a_head: bool = False, **siz
     """Bytes that one decode query moves for one cached token: the cache once, or, with one program a head, what heads
     share once for each head: 2 H (d + r) numbers for LRKV, which is more than MHA has. Raises as `elements`.
     """
-    dial("bytes_each", bytes_each, 1, 16, integer=True)
+    bytes_each = dial("bytes_each", bytes_each, 1, 16, integer=True)
     once = elements(scheme, **sizes)
     if not flag("program_a_head", program_a_head):
         return once * bytes_each
-    heads, width = sizes["heads"], sizes["head_width"]
+    names = ("heads", "head_width", "groups")
+    heads, width, groups = _checked(scheme, **{name: sizes.get(name, 1) for name in names})
     if scheme == "mla":
         return heads * once * bytes_each
-    shared = 2 * width * _checked(scheme, heads, groups=sizes.get("groups", 1))
-    return (2 * heads * width + once - shared) * bytes_each
+    return (2 * heads * width + once - 2 * width * groups) * bytes_each
 
 
 def intensity(scheme: str, *, bytes_each: int, expand: bool = False, program_a_head: bool = False, **sizes: Any) -> Any:

@@ -25,7 +25,7 @@ def gram(wq: Float[Array, "H width K"], wk: Float[Array, "H width K"]) -> Float[
     sizes: dict = {}
     check("wq", wq, "H width K", sizes)
     check("wk", wk, "H width K", sizes)
-    # a factor of a head's weights leaves its direction, and their squares might not be numbers
+    # a number that multiplies a head's weights leaves its direction as it is; squares could overflow, or be 0
     wq, wk = (
         x / np.maximum(np.abs(x).max(axis=(1, 2), keepdims=True, initial=0), TINY) for x in map(as_float, (wq, wk))
     )

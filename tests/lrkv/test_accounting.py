@@ -174,6 +174,21 @@ def test_sizes_that_no_layer_has_are_refused_by_name(door, change, words):
     assert words in str(caught.value)
 
 
-def test_whole_numbers_stay_whole_however_they_are_written():
-    count = elements("lrkv", heads=6, head_width=128, rank=2.0)
-    assert (count, type(count)) == (280, int)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_whole_numbers_stay_whole_however_they_are_written(scheme):
+    sizes = {"heads": 6, "head_width": 8, "groups": 2, "rank": 2, "latent_width": 5, "rope_width": 2}
+    doors = {
+        elements: {},
+        cache_bytes: {"tokens": 7, "layers": 3, "bytes_each": 2},
+        parameters: {"width": 9},
+        flop: {},
+        traffic: {"bytes_each": 2},
+    }
+    for door, more in doors.items():
+        counts = door(scheme, **sizes, **more), door(scheme, **{name: float(x) for name, x in (sizes | more).items()})
+        assert counts[0] == counts[1]
+        assert {type(count) for count in counts} == {int}
+    alone = [traffic(scheme, program_a_head=True, bytes_each=kind(2), **sizes) for kind in (int, float)]
+    assert alone == [traffic(scheme, program_a_head=True, bytes_each=2, **sizes | {"heads": 6.0, "rank": 2.0})] * 2
+    assert {type(x) for x in alone} == {int}
+    assert elements("lrkv", heads=6, head_width=128, rank=2.0) == 280

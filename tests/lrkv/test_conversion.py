@@ -50,14 +50,72 @@ def test_mha_is_rank_d_with_the_identity_for_a_factor(shared_head):
     assert layer.cache_elements * H == mha.cache_elements * (H + 1)  # 1 + 1/H
 
 
-@pytest.mark.parametrize("planes", PLANES)
-@pytest.mark.parametrize("seed", [None, 3])
-def test_each_round_loses_no_more_than_the_one_before(planes, seed):
-    lost = [fit(W, 4, planes=planes, rounds=rounds, seed=seed).lost for rounds in range(12)]
+def lost_with(w, own, layout="half"):
+    """The share that is lost where head h has the planes own[h]: what the others have about their mean."""
+    outside = np.ones((len(w), w.shape[2]), bool)
+    for h, planes in enumerate(own):
+        outside[h, rotary.plane_coordinates(w.shape[2], np.array(planes), layout=layout)] = False
+    about = (w[outside[:, i], :, i] for i in range(w.shape[2]))
+    return sum(((x - x.mean(axis=0)) ** 2).sum() for x in about if len(x)) / (w**2).sum()
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+def test_each_round_loses_no_more_than_the_one_before(starts):
+    lost = [fit(W, 4, starts=starts, rounds=rounds).lost for rounds in range(12)]
     assert all(after <= before + EXACT for before, after in itertools.pairwise(lost))
-    assert 0 < lost[-1] < lost_by_mean(W) < 1
-    if planes != "same":  # there the mean is the best shared part wherever one is left
-        assert lost[-1] < lost[0] - 0.01
+    assert 0 < lost[-1] < lost[0] - 0.01 < lost_by_mean(W) < 1
+
+
+def test_more_starts_lose_no_more_and_here_less():
+    """The first start is the mean head's; the seed moves the others."""
+    lost = [fit(W, 4, starts=starts).lost for starts in (1, 2, 8)]
+    assert lost[0] >= lost[1] >= lost[2]
+    assert lost[2] < 0.9 * lost[0]
+    assert fit(W, 4, starts=1, seed=5).lost == lost[0]
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize(("heads", "width", "rank"), [(3, 6, 2), (3, 8, 4), (2, 10, 6), (1, 6, 2), (4, 4, 2)])
+def test_no_choice_of_planes_loses_less(heads, width, rank, layout):
+    """Every choice is tried, heads of their own and all alike."""
+    w = normal(heads, width, heads, 7, width) * (1 + np.arange(width))  # so that planes differ
+    choices = list(itertools.combinations(range(width // 2), rank // 2))
+    for planes, tried in (
+        ("aligned", itertools.product(choices, repeat=heads)),
+        ("same", ([choice] * heads for choice in choices)),
+    ):
+        found = fit(w, rank, planes=planes, layout=layout)
+        assert found.least
+        assert found.lost == pytest.approx(min(lost_with(w, own, layout) for own in tried), rel=EXACT, abs=1e-30)
+        assert found.lost == pytest.approx(lost_with(w, found.planes, layout), rel=EXACT, abs=1e-30)
+
+
+def test_a_search_takes_over_where_sets_are_too_many_and_says_so(monkeypatch):
+    """From the mean head alone it sticks; the best of eight starts is the least here."""
+    w = np.random.default_rng(0).standard_normal((3, 20, 8))
+    least = fit(w, 4, planes="aligned")
+    monkeypatch.setattr(conversion, "WEIGHED", 0)
+    one, eight = (fit(w, 4, planes="aligned", starts=starts) for starts in (1, 8))
+    assert (least.least, one.least, eight.least) == (True, False, False)
+    assert one.lost > least.lost + 0.005
+    assert eight.lost == pytest.approx(least.lost, rel=EXACT)
+    assert one.lost == pytest.approx(lost_with(w, one.planes), rel=EXACT)
+
+
+def test_planes_of_all_heads_but_one_lose_nothing():
+    """r = (1 - 1/H) d: what is shared in a plane is the head that does not have it; d + H r = H d, the cache of MHA."""
+    assert fit(W, K * (H - 1) // H, planes="aligned").lost < 1e-30
+    assert fit(W, K * (H - 1) // H - 2, planes="aligned").lost > 0.01
+
+
+@pytest.mark.parametrize("planes", PLANES)
+def test_numbers_a_token_beyond_those_that_heads_have_together_change_nothing(planes):
+    wide = np.linalg.qr(normal(0, 6, 1, 50, WIDTH)[0])[0] @ W  # [H, 50, K], 50 > H K = 32
+    found, narrow = fit(wide, 4, planes=planes, starts=1, rounds=20), fit(W, 4, planes=planes, starts=1, rounds=20)
+    assert found.lost == pytest.approx(narrow.lost, rel=1e-9)  # rounding, carried on for 20 rounds
+    assert ((wide - found.weights()) ** 2).sum() / (wide**2).sum() == pytest.approx(found.lost, rel=EXACT)
+    if planes is not None:
+        np.testing.assert_array_equal(found.planes, narrow.planes)
 
 
 @pytest.mark.parametrize("planes", PLANES)
@@ -72,8 +130,8 @@ def test_planes_cost_energy_and_the_same_ones_for_all_heads_most():
     free, aligned, same = (fit(W, 4, planes=planes).lost for planes in PLANES)
     assert free < aligned < same
     for planes in PLANES:  # a larger rank keeps what a smaller one kept
-        lost = [fit(W, rank, planes=planes, rounds=200).lost for rank in (0, 2, 4, 6, 8)]
-        assert all(more < less for less, more in itertools.pairwise(lost))
+        lost = [fit(W, rank, planes=planes).lost for rank in (0, 2, 4, 6, 8)]
+        assert all(more < less for less, more in itertools.pairwise(lost[:4]))
         assert lost[0] == pytest.approx(lost_by_mean(W), rel=EXACT)
         assert lost[-1] < 1e-25
 
@@ -100,7 +158,7 @@ def test_a_single_shared_direction_by_hand():
     """Two heads (1, 1) and (1, -1) of one token number: the mean (1, 0) leaves half; rank 1 leaves nothing."""
     w = np.array([[[1.0, 1.0]], [[1.0, -1.0]]])
     assert lost_by_mean(w) == 0.5
-    found = fit(w, 1)
+    found = fit(w, 1, starts=1)
     np.testing.assert_allclose(found.shared, [[1.0, 0.0]], rtol=0, atol=EXACT)
     np.testing.assert_allclose(np.abs(found.factor[:, :, 0]), [[0.0, 1.0], [0.0, 1.0]], rtol=0, atol=EXACT)
     assert found.lost < 1e-30
@@ -131,6 +189,7 @@ def test_orthogonal_heads_share_nothing():
             "layout must be one of 'half', 'interleaved', got 'split'",
         ),
         (fit, (W, 2), {"rounds": -1}, "rounds must lie in [0, "),
+        (fit, (W, 2), {"starts": 0}, "starts must lie in [1, "),
         (from_mqa, (W[0], 0), {}, "heads must lie in [1, "),
         (from_mqa, (W, 2), {}, "w must be [width, K], got 3 axes of sizes (4, 12, 8)"),
         (from_mha, (W,), {"shared_head": 4}, "shared_head must lie in [0, 3], got 4"),
@@ -152,7 +211,9 @@ def test_a_missing_model_is_said_in_one_sentence(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_keys_of_smollm2_share_next_to_nothing_and_planes_need_twice_the_rank(language_model, capsys, monkeypatch):
+def test_keys_of_smollm2_share_next_to_nothing_and_planes_cost_less_than_twice_the_rank(
+    language_model, capsys, monkeypatch
+):
     """Three heads whose mean leaves two thirds are as good as orthogonal."""
     monkeypatch.setattr(models, "load", lambda: language_model)
     assert conversion.main(["--layers", "29", "--ranks", "8"]) == 0
@@ -162,5 +223,4 @@ def test_keys_of_smollm2_share_next_to_nothing_and_planes_need_twice_the_rank(la
     assert capsys.readouterr().err == "layers must lie in [0, 29], got 30\n"
     (row,) = (row for row in conversion.report(layers=[15]) if row.matrix == "key")
     assert abs(row.mean - 2 / 3) < 0.02
-    assert row.aligned[0] > row.free[0]
-    assert row.aligned[1] > 2 * row.free[1]
+    assert row.free[1] < row.aligned[1] < row.free[0] < row.aligned[0]
