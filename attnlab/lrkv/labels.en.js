@@ -40,8 +40,8 @@ export const words = {
   },
   subspace: {
     title: "Two planes",
-    caption: "Span(*B*), turned by *t* with its trail, and what leaves. Drag to turn, the dot *B* to lean.",
-    source: "this project; the claim: Sec. 3, p. 4",
+    caption: "Span(*B*), turned by *t* with its trail, and what leaves. Drag to turn, *B* to lean.",
+    source: "this project; claim: Sec. 3, p. 4",
     axes: (...planes) => planes.map(String).flatMap((plane) => ["x", "y"].map((side) => side + low(plane))),
   },
   law: {

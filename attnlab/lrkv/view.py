@@ -308,7 +308,7 @@ def _prints() -> list[list[Any]]:
     ]  # fmt: skip
     result = []
     for table, label, printed, ratio in rows:
-        own, unknown = round(100 * float(ratio), 4), " (print unknown: its own ratio)"
+        own, unknown = round(100 * float(ratio), 4), " (print unknown)"
         name = f"{label}, Table {table}{unknown if printed is None else ''}"
         result.append([table, name, own if printed is None else printed, own])
     return result

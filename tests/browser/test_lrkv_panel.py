@@ -116,7 +116,7 @@ def test_arrow_keys_walk_over_schemes_prints_and_shares(show):
     for name, spoken in (
         ("law", "what leaves span(B) at t = 0.25"),
         ("meter", "bytes a token, GQA"),
-        ("prints", "printed, 1.2B at r = 51, Table 7 (print unknown: its own ratio)"),
+        ("prints", "printed, 1.2B at r = 51, Table 7 (print unknown)"),
         ("diversity", "effective rank, shared part 0.03125"),
     ):
         canvas(page, name).focus()
