@@ -116,8 +116,14 @@ def plane_coordinates(width: int, planes: Array, *, layout: str = "half", total:
 def aligned_factor(heads: int, width: int, planes: Array, *, layout: str = "half") -> Float[Array, "H K r"]:
     """B = E_S: column j picks one coordinate of the planes, r = 2 len(planes). Latents lie in the half layout, and turn
     by Rope(frequency[planes]). Any B = E_S M is this with M moved into the latents.
+
+    Raises ValueError unless planes are different whole numbers in [0, width/2).
     """
-    coordinates = plane_coordinates(width, planes, layout=layout)
+    chosen = np.asarray(planes)
+    whole = chosen.ndim == 1 and (chosen.size == 0 or chosen.dtype.kind in "iu")
+    if not whole or len(set(chosen.tolist())) < chosen.size or not np.all((0 <= chosen) & (chosen < width // 2)):
+        raise ValueError(f"planes must be different whole numbers in [0, {width // 2}), got {planes!r}")
+    coordinates = plane_coordinates(width, chosen.astype(int), layout=layout)
     factor = np.zeros((heads, width, len(coordinates)))
     factor[:, coordinates, np.arange(len(coordinates))] = 1.0
     return factor

@@ -250,3 +250,10 @@ def test_a_case_that_cannot_be_is_refused_by_name(change, words):
     with pytest.raises(ValueError, match="must") as caught:
         case(given.pop("option"), **given)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("planes", [[0, 8], [-1], [1, 1], [0.0, 1.0], [[0, 1]], 3])
+def test_planes_that_a_head_does_not_have_are_refused(planes):
+    with pytest.raises(ValueError, match=r"planes must be different whole numbers in \[0, 8\), got "):
+        rotary.aligned_factor(2, 16, planes)
+    assert rotary.aligned_factor(2, 16, []).shape == (2, 16, 0)
