@@ -1,5 +1,5 @@
-"""The command line: `attnlab lab | doctor | verify | export | bench | fetch-model`. Every `--json` prints JSON alone on
-stdout; progress goes to stderr.
+"""The command line: `attnlab lab | doctor | verify | exercises | export | bench | fetch-model`. Every `--json` prints
+JSON alone on stdout; progress goes to stderr.
 """
 
 import argparse
@@ -78,6 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     verify.set_defaults(run=run_verify)
 
+    exercises = commands.add_parser("exercises", help="the exercises, and which of them you have solved")
+    exercises.add_argument(
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="a paper, such as race, or one exercise: race.features; all if none is given",
+    )
+    exercises.set_defaults(run=run_exercises)
+
     export = commands.add_parser(
         "export",
         help="write a live panel as one HTML file",
@@ -127,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     fetch.set_defaults(run=run_fetch_model)
 
-    for command in (doctor, verify, bench):
+    for command in (doctor, verify, exercises, bench):
         command.add_argument("--json", action="store_true", help="print JSON alone on stdout")
     ours, theirs = _split(sys.argv[1:] if argv is None else argv)
     options = parser.parse_args(ours)
@@ -324,6 +333,43 @@ def _line(record: dict[str, Any]) -> str:
     if not record["agrees"]:
         text += f"\n{indent}RECORDED AS {record['recorded']}"
     return text + (f"\n{indent}{record['note']}" if record["note"] else "")
+
+
+# -- exercises --
+
+
+def run_exercises(options: argparse.Namespace) -> int:
+    """List the exercises with what is solved, or {"exercises": [...], "solved", "total", "file"}."""
+    from attnlab.exercises import every, progress_file
+
+    try:
+        kept = progress_file.read()
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    known = every()
+    unknown = [name for name in options.ids if not any(name in (e.id, e.paper) for e in known)]
+    if unknown:
+        names = ", ".join(exercise.id for exercise in known)
+        raise CommandError(f"no exercise named {', '.join(unknown)}; the exercises are {names}")
+    asked = [e for e in known if not options.ids or not {e.id, e.paper}.isdisjoint(options.ids)]
+    records = [exercise.record() | kept.get(exercise.id, progress_file.UNTOUCHED) for exercise in asked]
+    solved = sum(record["solved"] is not None for record in records)
+    if options.json:
+        whole = {"exercises": records, "solved": solved, "total": len(records), "file": str(progress_file.path())}
+        print(json.dumps(whole, indent=2, ensure_ascii=False))
+        return 0
+    for paper in dict.fromkeys(exercise.paper for exercise in asked):
+        print(f"{paper}: notebooks/{_notebook_of(paper)}")
+        for record in (record for record in records if record["paper"] == paper):
+            mark = "+" if record["solved"] else "-"
+            state = f"solved {record['solved']}" if record["solved"] else f"{record['minutes']} minutes"
+            print(f"  {mark} {record['id']:<32} {'*' * record['level']:<3} {record['title']} ({state})")
+    print(f"\n{solved} of {len(records)} solved, as kept in {progress_file.path()}; * read, ** build, *** find.")
+    return 0
+
+
+def _notebook_of(paper: str) -> str:
+    return f"{10 + attnlab.MECHANISMS.index(paper)}_exercises_{paper}"
 
 
 # -- lab --

@@ -33,7 +33,8 @@ FOUNDATION = {
     "tensors": {"backend"},  # needs torch; for the rooms that have it
 }
 
-# What a file above it may see beside the foundation; bench/race.py and its like also see the mechanism of their name.
+# What a file above it may see beside the foundation. bench/race.py and its like also see the mechanism of their name, as
+# do exercises/race.py and exercises/solutions/race.py.
 HOUSE = {
     "models": set(),
     "panels/__init__": {"panels.bundle"},
@@ -68,7 +69,11 @@ HOUSE = {
     "nn/associative_recall": {"nn"},
     "nn/hf": {"hashattention"},
     "nn/sparse_decode": {"nn", "hashattention", "models"},
-    "cli": {"bench", "models", "panels"},
+    "exercises/__init__": {"__init__", "exercises"},
+    "exercises/exercise": {"exercises"},
+    "exercises/progress_file": set(),
+    "exercises/solutions/__init__": set(),
+    "cli": {"bench", "exercises", "models", "panels"},
 }
 
 # What a room of a mechanism may see of the same mechanism, beside the foundation; a widget also stands on the panels.
@@ -180,8 +185,9 @@ def allowed(path: Path) -> set[str]:
         return {*FOUNDATION["dense"], "dense"}
     if folder in (*attnlab.MECHANISMS, "dense") and stem in MECHANISM:
         return FOUNDATION.keys() | {f"{folder}.{room}" if room in MECHANISM else room for room in MECHANISM[stem]}
-    if folder == "bench" and stem in attnlab.MECHANISMS:
-        return FOUNDATION.keys() | {"bench", stem}
+    floor = folder.removesuffix("/solutions")
+    if floor in ("bench", "exercises") and stem in attnlab.MECHANISMS:
+        return FOUNDATION.keys() | {floor, stem}
     assert name in HOUSE, f"{name}.py has no row: say here what it may see, or find the file it belongs to"
     return FOUNDATION.keys() | HOUSE[name]
 
