@@ -88,5 +88,6 @@ for entry in diagnose()["implementations"]:
 # | know which of the papers' claims hold | [05_claims](05_claims.ipynb) |
 # | see RACE beside its rivals on real heads, and its error taken apart | [06_real_heads](06_real_heads.ipynb) |
 # | know whether a memory of errors helps a trained model | [08_associative_recall](08_associative_recall.ipynb) |
+# | know what a cache is best spent on, LRKV, MHA, GQA, MQA or MLA | [09_cache_budget](09_cache_budget.ipynb) |
 # | read GPU kernels beside their reference, and repair three | [07_read_the_kernel](07_read_the_kernel.ipynb) |
 # | lead a reading group | 01, then 05: every picture and every verdict names its page |

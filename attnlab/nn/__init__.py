@@ -8,6 +8,7 @@ Where what stands:
     what a cache is made of                    lrkv.py: LRKVAttention, GroupedAttention (MHA, GQA, MQA), LatentAttention
     what they share; a layer on disk           layer.py: save, load
     an experiment with all of them             associative_recall.py (python -m attnlab.nn.associative_recall)
+    what a cache is spent on, trained          cache_budget.py (python -m attnlab.nn.cache_budget)
     HashAttention in transformers              hf.py: register, configure
     what sparse decoding does to a real model  sparse_decode.py (python -m attnlab.nn.sparse_decode)
 
