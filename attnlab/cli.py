@@ -1,5 +1,5 @@
-"""The command line: `attnlab lab | doctor | verify | exercises | export | bench | fetch-model`. Every `--json` prints
-JSON alone on stdout; progress goes to stderr.
+"""The command line: `attnlab lab | doctor | verify | exercises | export | slides | handout | kit | bench |
+fetch-model`. Every `--json` prints JSON alone on stdout; progress goes to stderr.
 """
 
 import argparse
@@ -31,6 +31,9 @@ PACKAGES = (  # (distribution, module, what it is for, the line that gets it)
     ("torch", "torch", "implementation: torch (differentiable)", "pip install torch"),
     ("triton", "triton", "implementation: triton (Linux with a GPU)", "pip install triton"),
     ("jupyterlab", "jupyterlab", "attnlab lab", "pip install jupyterlab jupytext"),
+    ("markdown-it-py", "markdown_it", "slides and handouts", "pip install markdown-it-py mdit-py-plugins"),
+    ("mdit-py-plugins", "mdit_py_plugins", "slides and handouts", "pip install markdown-it-py mdit-py-plugins"),
+    ("latex2mathml", "latex2mathml", "formulas on slides", "pip install latex2mathml"),
     ("python-flint", "flint", "certified verdicts", "pip install python-flint"),
     ("transformers", "transformers", "capturing heads of the real model", "pip install transformers gguf accelerate"),
     ("gguf", "gguf", "reading the real model's file", "pip install transformers gguf accelerate"),
@@ -94,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Write a live panel as one HTML file that opens from a disk and from any host, with no request.",
     )
     export.add_argument(
-        "mechanism", metavar="MECHANISM", help="whose panel: race, residual, hashattention, lrkv, or dense for softmax"
+        "mechanism", metavar="MECHANISM", help=f"whose panel: {', '.join(attnlab.MECHANISMS)}, or dense for softmax"
     )
     export.add_argument("file", metavar="OUT.html", help="the file to write; an earlier export is replaced")
     export.add_argument(
@@ -109,6 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     export.add_argument("--link", metavar="ADDRESS", help="begin with what a copied link shows")
     export.add_argument("--force", action="store_true", help="replace a file that attnlab did not write")
     export.set_defaults(run=run_export)
+
+    for name, out, does in (
+        ("slides", "OUT.html", "write the slides of a session on a paper: one HTML file with live panels"),
+        ("handout", "OUT.html|OUT.pdf", "write two pages for each participant of a session, as HTML or as PDF"),
+        ("kit", "FOLDER", "write everything for a session: slides, plan, handout, sheets, record, panel"),
+    ):
+        teach = commands.add_parser(name, help=does, usage=f"attnlab {name} PAPER {out} [--force]")
+        teach.add_argument("paper", metavar="PAPER", help=f"one of {', '.join(attnlab.MECHANISMS)}")
+        teach.add_argument("out", metavar=out, help="where to write; what attnlab wrote there before is replaced")
+        teach.add_argument("--force", action="store_true", help="replace files that attnlab did not write")
+        teach.set_defaults(run=run_teach)
 
     bench = commands.add_parser("bench", help="measure on this machine, with peers in the same run")
     bench.add_argument("name", help="a benchmark, such as race, residual, kernels (some minutes) or panels")
@@ -441,6 +455,31 @@ def run_export(options: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"OUT.html must be a file that can be written, got {name!r}: {error.strerror}") from error
     print(f"{path}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+# -- slides, handout and kit --
+
+
+def run_teach(options: argparse.Namespace) -> int:
+    """Write the slides, the handout or the whole kit of a session; print where, and how large each file is."""
+    from attnlab.teach import handout, kit, session, slides
+
+    out, given = options.out, {"force": options.force}
+    try:
+        one = session.of(options.paper)
+        if options.command == "kit":
+            written = kit.write(out, one, **given)
+        else:
+            written = iter([((slides if options.command == "slides" else handout).write(out, one, **given), "")])
+        for path, why in written:
+            print(f"{path}: {why or f'{path.stat().st_size:,} bytes'}", flush=True)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    except FileExistsError as error:
+        raise CommandError(f"{str(error).split(';')[0]}; --force replaces it") from error
+    except OSError as error:
+        raise CommandError(f"{error.filename or out} cannot be written: {error.strerror}") from error
     return 0
 
 

@@ -5,6 +5,7 @@ A file that no table names fails, so that whoever adds one says what it may see.
 
 import ast
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ FOUNDATION = {
     "tensors": {"backend"},  # needs torch; for the rooms that have it
 }
 
-# What a file above it may see beside the foundation. bench/race.py and its like also see the mechanism of their name, as
-# do exercises/race.py and exercises/solutions/race.py.
+# What a file above it may see beside the foundation. bench/race.py and its like also see the mechanism of their name,
+# as do exercises/race.py, exercises/solutions/race.py and teach/race.py.
 HOUSE = {
     "models": set(),
     "panels/__init__": {"panels.bundle"},
@@ -73,7 +74,17 @@ HOUSE = {
     "exercises/exercise": {"exercises"},
     "exercises/progress_file": set(),
     "exercises/solutions/__init__": set(),
-    "cli": {"bench", "exercises", "models", "panels"},
+    "teach/__init__": set(),
+    "teach/session": {"__init__", "panels"},
+    "teach/mathml": set(),
+    "teach/text": {"teach.mathml"},
+    "teach/pages": {"panels.export", "teach.text"},
+    "teach/slides": {"panels", "teach"},
+    "teach/sheets": {"panels", "teach"},
+    "teach/handout": {"bench", "teach"},
+    "teach/record": {"teach"},
+    "teach/kit": {"panels", "teach"},
+    "cli": {"bench", "exercises", "models", "panels", "teach"},
 }
 
 # What a room of a mechanism may see of the same mechanism, beside the foundation; a widget also stands on the panels.
@@ -146,6 +157,9 @@ HOMES = {
     "IPython": ["attnlab/panels/widget.py"],
     "playwright": ["attnlab/bench/*"],
     "flint": ["attnlab/claim.py", "*/claims.py"],
+    "markdown_it": ["attnlab/teach/text.py"],
+    "mdit_py_plugins": ["attnlab/teach/text.py"],
+    "latex2mathml": ["attnlab/teach/mathml.py"],
     "safetensors": ["attnlab/data.py", "attnlab/models.py", "attnlab/nn/*", "*/training.py"],
     "transformers": ["attnlab/models.py", "attnlab/nn/*"],
 }
@@ -171,6 +185,7 @@ def imported(source: str) -> set[str]:
     return names
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     return imported(path.read_text(encoding="utf-8"))
 
@@ -186,7 +201,7 @@ def allowed(path: Path) -> set[str]:
     if folder in (*attnlab.MECHANISMS, "dense") and stem in MECHANISM:
         return FOUNDATION.keys() | {f"{folder}.{room}" if room in MECHANISM else room for room in MECHANISM[stem]}
     floor = folder.removesuffix("/solutions")
-    if floor in ("bench", "exercises") and stem in attnlab.MECHANISMS:
+    if floor in ("bench", "exercises", "teach") and stem in attnlab.MECHANISMS:
         return FOUNDATION.keys() | {floor, stem}
     assert name in HOUSE, f"{name}.py has no row: say here what it may see, or find the file it belongs to"
     return FOUNDATION.keys() | HOUSE[name]

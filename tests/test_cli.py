@@ -135,7 +135,7 @@ def test_a_mechanism_stands_for_all_its_claims():
     assert [claim.id for claim in cli._chosen(["residual"])] == of_residual
     of_rdn = [name for name in of_residual if name.startswith("rdn.")]
     assert [claim.id for claim in cli._chosen(["rdn"])] == of_rdn != []
-    every = cli._chosen(["residual", "lrkv", "race", "hashattention"])
+    every = cli._chosen([*reversed(attnlab.MECHANISMS)])
     assert list(every) == list(cli.all_claims())  # in the order of the papers
 
 
@@ -192,6 +192,48 @@ def test_a_row_is_judged_only_where_it_can_be(samples, better, target, status):
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert cli.main(["bench", "nothing"]) == 2
     assert "there are hashattention, kernels, lrkv, panels, race" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "file"), [("slides", "deck.html"), ("handout", "two.html")])
+def test_slides_and_handout_are_written_and_replaced_and_nothing_else_is(capsys, tmp_path, command, file):
+    path = tmp_path / file
+    for _ in range(2):
+        assert cli.main([command, "race", str(path)]) == 0
+        assert capsys.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
+    path.write_text("mine")
+    assert cli.main([command, "race", str(path)]) == 2
+    assert "a file that attnlab did not write; --force replaces it" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+    assert cli.main([command, "race", str(path), "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["slides", "rac", "x.html"], "paper must be one of 'race', 'residual', 'hashattention', 'lrkv', got 'rac'"),
+        (["slides", "race", "x.pdf"], "got .*x.pdf"),
+        (["handout", "race", "no/such/folder/x.html"], "x.html cannot be written: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_one_line(capsys, monkeypatch, tmp_path, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert re.search(sentence, said)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.browser
+def test_a_kit_is_a_folder_with_everything_and_keeps_a_record_that_is_filled_in(capsys, tmp_path, browser):
+    assert cli.main(["kit", "race", str(tmp_path)]) == 0
+    names = {line.split(": ")[0].rpartition("/")[2] for line in capsys.readouterr().out.splitlines()}
+    pages = {f"{name}.html" for name in ("slides", "plan", "preread", "evidence", "prompts", "record", "panel")}
+    assert pages | {"handout.html", "handout.pdf", "record.md", "plan.md"} <= names
+    assert names == {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "record.md").write_text("what we believe")
+    assert cli.main(["kit", "race", str(tmp_path)]) == 0
+    assert "record.md: it has been filled in, and stays as it is" in capsys.readouterr().out
+    assert (tmp_path / "record.md").read_text() == "what we believe"
 
 
 def test_a_checkout_opens_its_own_notebooks():

@@ -1,5 +1,6 @@
 """The house around the code: packaging, versions, documentation, Binder, hooks and commands."""
 
+import html
 import importlib.metadata
 import os
 import re
@@ -21,6 +22,8 @@ from packaging.utils import canonicalize_name
 import attnlab
 import attnlab.models
 import attnlab_kernels
+from attnlab import panels
+from attnlab.panels.link import from_fragment
 from attnlab.race.claims import CLAIMS
 
 ROOT = Path(__file__).parents[1]
@@ -288,13 +291,20 @@ def test_every_link_within_the_site_leads_somewhere(site):
             if url.scheme or url.netloc:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
-            assert target in site, f"{path.name} links to {link}"
+            assert target.is_file(), f"{path.name} links to {link}"
+            if "&version=" in url.fragment:  # a panel in a given state
+                assert from_fragment(link, panels.spec(target.parent.name))
+                continue
             assert not url.fragment or unquote(url.fragment) in site[target].anchors, f"{path.name} links to {link}"
 
 
 @pytest.fixture(scope="module")
 def race(site) -> str:
-    (page,) = (path for path in site if path.stem == "race")
+    return page_of(site, "papers/race")
+
+
+def page_of(site, name: str) -> str:
+    (page,) = (path for path in site if path.as_posix().endswith(f"/{name}.html"))
     return page.read_text(encoding="utf-8")
 
 
@@ -342,6 +352,23 @@ def test_every_claim_that_the_proofs_open_with_links_to_its_section(race):
     assert linked == proved
 
 
+def test_the_reference_has_every_public_name_with_its_axes_and_the_words_of_its_docstring(site):
+    race = page_of(site, "reference/race")
+    text = " ".join(plain(race)).replace("&#39;", "'")
+    shape = r"q : Float \[ Array , 'B T H K' \] , k : Float \[ Array , 'B S H K' \]"
+    assert re.search(rf"attention \( {shape}", text)
+    assert "every query's convex combination of values, in time linear in T" in html.unescape(text)
+    assert set(re.findall(r'id="attnlab\.race\.(attention|params\.RaceParams|theory\.band)"', race)) == {
+        "attention",
+        "params.RaceParams",
+        "theory.band",
+    }
+    assert 'phi_q: Float[Array, "B T H L R"]' in race  # a record has its fields as its source has them
+    for name in ("attnlab", "dense", *attnlab.MECHANISMS, "nn", "panels", "exercises", "teach"):
+        assert page_of(site, f"reference/{name}").count('class="py ') >= 3, name
+    assert 'id="attnlab.race.cpu_kernels' not in race  # rooms behind a door stay behind it
+
+
 def test_the_code_on_the_start_page_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(), re.DOTALL)
     assert len(blocks) == 3
@@ -386,7 +413,7 @@ HEIGHTS = "found => found.map(node => node.getBoundingClientRect().height)"
 def test_brackets_stretch_around_what_they_hold_and_bars_keep_to_their_line(site, browser):
     """Without a font that has a MATH table neither brackets nor radicals stretch."""
     page = browser.new_page()
-    page.goto(next(path for path in site if path.stem == "race").as_uri())
+    page.goto(next(path for path in site if path.parts[-2:] == ("papers", "race.html")).as_uri())
     assert page.evaluate("async () => (await document.fonts.load('16px \"STIX Two Math\"')).length") == 1
     rate = page.locator(".math-block", has_text="rms").first
     fraction = max(rate.locator("mfrac").evaluate_all(HEIGHTS))
@@ -404,7 +431,7 @@ def test_a_narrow_window_scrolls_what_is_wide_and_never_the_page(site, browser):
             page.evaluate("(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.documentElement)")
             == 0
         )
-    page.goto(next(path for path in site if path.stem == "race").as_uri())
+    page.goto(next(path for path in site if path.parts[-2:] == ("papers", "race.html")).as_uri())
     overflow = "found => found.filter(n => n.scrollWidth > n.clientWidth).map(n => getComputedStyle(n).overflowX)"
     wide = page.locator(".table-wrapper, .math-block").evaluate_all(overflow)
     assert wide

@@ -42,12 +42,12 @@ function listen(canvas) {
   canvas.style.touchAction = "pan-y"; // a finger turns the picture sideways, and scrolls the page up and down
 
   // How many pixels the pointer is from the handle, were it at this angle.
-  function apart({ clientX, clientY }, angle) {
-    const box = canvas.getBoundingClientRect();
+  function apart({ offsetX, offsetY }, angle) {
+    const { width, height } = canvas.getBoundingClientRect();
     const [x, y] = projection({ turn: dials.turn.value, tilt: dials.tilt.value })(handle(angle));
-    const across = box.left + PLOT.left + ((x / REACH.x + 1) / 2) * (box.width - PLOT.across);
-    const down = box.top + PLOT.top + ((1 - y / REACH.y) / 2) * (box.height - PLOT.down);
-    return Math.hypot(across - clientX, down - clientY);
+    const across = PLOT.left + ((x / REACH.x + 1) / 2) * (width - PLOT.across);
+    const down = PLOT.top + ((1 - y / REACH.y) / 2) * (height - PLOT.down);
+    return Math.hypot(across - offsetX, down - offsetY);
   }
 
   canvas.addEventListener("pointerdown", (event) => {

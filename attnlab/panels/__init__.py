@@ -32,7 +32,10 @@ def view(mechanism: str) -> ModuleType:
 @cache
 def spec(mechanism: str) -> dict[str, Any]:
     """All that a panel has to know, as JSON: what its view says, and the languages whose words are there."""
-    return view(mechanism).spec() | {"languages": languages(mechanism)}
+    said, spoken = view(mechanism).spec(), languages(mechanism)
+    if not spoken:
+        raise ValueError(f"{mechanism} has no words: attnlab/{mechanism}/labels.en.js is missing")
+    return said | {"languages": spoken}
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.osutil import relative_uri
 
@@ -42,10 +43,15 @@ class LivePanel(SphinxDirective):
             state = export.setting(mechanism, shlex.split(self.options.get("set", "")))
         except ValueError as error:
             raise self.error(f"live-panel: {error}") from error
-        for path in sorted(PACKAGE.rglob("*")):
-            if path.suffix in SOURCES:
-                self.env.note_dependency(str(path))
+        note_sources(self.env)
         return [Frame(mechanism=mechanism, state=state)]
+
+
+def note_sources(env: BuildEnvironment) -> None:
+    """A page with what attnlab writes is built again when attnlab changes."""
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in SOURCES:
+            env.note_dependency(str(path))
 
 
 def write_frame(self, node: Frame) -> None:
