@@ -90,4 +90,8 @@ for entry in diagnose()["implementations"]:
 # | know whether a memory of errors helps a trained model | [08_associative_recall](08_associative_recall.ipynb) |
 # | know what a cache is best spent on, LRKV, MHA, GQA, MQA or MLA | [09_cache_budget](09_cache_budget.ipynb) |
 # | read GPU kernels beside their reference, and repair three | [07_read_the_kernel](07_read_the_kernel.ipynb) |
-# | lead a reading group | 01, then 05: every picture and every verdict names its page |
+# | do exercises on RACE that check themselves | [10_exercises_race](10_exercises_race.ipynb) |
+# | the same on RLA and RDN | [11_exercises_residual](11_exercises_residual.ipynb) |
+# | the same on HashAttention | [12_exercises_hashattention](12_exercises_hashattention.ipynb) |
+# | the same on LRKV | [13_exercises_lrkv](13_exercises_lrkv.ipynb) |
+# | lead a reading group | a terminal: `attnlab kit race race-kit` writes slides, plan, handout and more |
