@@ -202,7 +202,7 @@ def test_slides_and_handout_are_written_and_replaced_and_nothing_else_is(capsys,
         assert capsys.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
     path.write_text("mine")
     assert cli.main([command, "race", str(path)]) == 2
-    assert "a file that attnlab did not write; --force replaces it" in capsys.readouterr().err
+    assert "a file that attnlab did not write, or that was changed; --force replaces it" in capsys.readouterr().err
     assert path.read_text() == "mine"
     assert cli.main([command, "race", str(path), "--force"]) == 0
 

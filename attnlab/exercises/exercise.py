@@ -145,7 +145,10 @@ class Exercise:
         return about | {"minutes": self.minutes, "source": self.source}
 
     def __repr__(self) -> str:
-        return f"{self.id}: {self.title} ({LEVELS[self.level]}, {self.minutes} minutes)"
+        return f"{self.id}: {self.title} ({LEVELS[self.level]}, {self.minutes} minutes); print(...) shows it whole"
+
+    def __str__(self) -> str:
+        return self._repr_markdown_()
 
     def _repr_markdown_(self) -> str:
         dots = "●" * self.level + "○" * (len(LEVELS) - self.level)
@@ -170,7 +173,9 @@ class Exercise:
         if number is not None and number not in (1, 2, 3):
             raise ValueError(f"number must be 1, 2 or 3, got {number!r}")
         number = progress_file.hinted(self.id, len(self.hints), number)
-        return Markdown(f"**Hint {number} of {len(self.hints)}.** {self.hints[number - 1]}")
+        last = number == len(self.hints)
+        rest = f" The rest is in `{self.id}.solution()`." if last else ""
+        return Markdown(f"**Hint {number} of {len(self.hints)}.** {self.hints[number - 1]}{rest}")
 
     def solution(self) -> Markdown:
         """The source of our solution."""

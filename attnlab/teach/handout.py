@@ -3,12 +3,14 @@
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from html import escape
 from pathlib import Path
 
+from attnlab import progress
 from attnlab.backend import Unavailable
 from attnlab.bench import _lab
-from attnlab.claim import Verdict
+from attnlab.claim import SAID_BY, Verdict
 from attnlab.teach import pages, text
 from attnlab.teach.session import Session
 
@@ -17,7 +19,7 @@ __all__ = ["PAGES", "page", "pdf", "sheets_of", "write"]
 PAGES = 2
 PATIENCE_S = 60
 WHERE = "Where to run what"
-SAID = {Verdict.HOLDS: "hold", Verdict.CONDITIONAL: "hold under a condition", Verdict.REFUTED: "are refuted"}
+SAID = {Verdict.HOLDS: "true", Verdict.CONDITIONAL: "true under a condition", Verdict.REFUTED: "refuted"}
 
 
 def page(session: Session) -> str:
@@ -55,7 +57,10 @@ def pdf(session: Session) -> bytes:
             raise Unavailable(f"{chromium} printed nothing within {PATIENCE_S} s") from error
         if not printed.is_file():
             raise Unavailable(f"{chromium} printed nothing: {done.stderr.strip()[-300:]}")
-        return printed.read_bytes()
+        document = printed.read_bytes()
+    if (found := sheets_of(document)) != PAGES:
+        progress.say(f"the handout has {found} pages with this machine's fonts, not {PAGES}")
+    return document
 
 
 def sheets_of(document: bytes) -> int:
@@ -70,10 +75,15 @@ def write(path: str | Path, session: Session, *, force: bool = False) -> Path:
 
 
 def _counts(session: Session) -> str:
-    claims = session.claims
-    numbers = {verdict: sum(claim.recorded == verdict for claim in claims) for verdict in Verdict}
-    counted = ", ".join(f"<b>{numbers[verdict]}</b> {words}" for verdict, words in SAID.items() if numbers[verdict])
-    return f"<p>Of {len(claims)} sentences that were checked, {counted}.</p>"
+    """Verdicts on the paper's own sentences; those that the reader and this project wrote down stand beside them."""
+    own = [claim for claim in session.claims if claim.said_by == SAID_BY["paper"]]
+    counts = Counter(claim.recorded for claim in own)
+    counted = ", ".join(f"<b>{counts[verdict]}</b> {words}" for verdict, words in SAID.items() if counts[verdict])
+    others = len(session.claims) - len(own)
+    return (
+        f"<p>Of {len(own)} sentences of the paper that were checked: {counted}. Beside them {others} of the reader's, "
+        "of this project's, or natural guesses written down to be denied: the evidence sheet has them all.</p>"
+    )
 
 
 def _where(session: Session) -> str:

@@ -253,7 +253,8 @@ SmolLM2-135M:
 | past mean | 0.587 | 0.427 | 0.351 |
 | shortest | 0.300 | 0.386 | 0.155 |
 
-*Random*: 32 bits, keys centred. The last two ignore the query. The panel: 128 tokens of this text.""",
+*Random*: 32 bits, keys centred. The last two ignore the query. The panel: the first 128 tokens of this
+text, in the last scene 256.""",
         place="this project, after Sec. 5.3, p. 9",
         mark="project",
         notes="""Three questions, in this order. Do learned bits beat random ones? Yes, on all three layers, on layer 21
@@ -633,7 +634,7 @@ OPEN = Step(
 SHEET = Step(
     5,
     "Answers to the first two questions of the sheet",
-    "The pre-read sheet, then question 1 on p. 4 of the paper",
+    "The pre-read sheet, questions 1 and 2; then p. 4 of the paper, where the first answer stands",
     "In which operation is something lost, and with how many codes is a query compared?",
     "Those who have not read it fall silent. Let two people answer, and point at p. 4 on the screen.",
 )
@@ -681,7 +682,7 @@ MEASURED = Step(
     "They put 1/16 and 1/32 together. Fig. 1 has quality and speed of one setting (pp. 1–2).",
 )
 COUNT = Step(
-    10,
+    12,
     "First exercise: count the bytes",
     f"Exercise hashattention.bytes_read, in pairs. Then: {_slides(BYTES)}",
     "Which of the three numbers shrinks with the budget, and which does not move?",
@@ -689,7 +690,7 @@ COUNT = Step(
     "once for the group, and a dense step reads a key once for it.",
 )
 TURN = Step(
-    25,
+    28,
     "Second exercise: turn the order around",
     f"Exercise hashattention.lift, in pairs, on paper first. Then: {_slides(LIFT)}",
     "Find two keys that the printed lift puts in the wrong order, for any query you are given.",
@@ -724,7 +725,7 @@ LONG = (
     PROOFS,
     TURN,
     replace(MEASURED, minutes=4),
-    replace(DISCUSSION, minutes=15),
+    replace(DISCUSSION, minutes=10, show="Two prompts of the seven, of your choice; begin with 2"),
     replace(RECORD, minutes=8),
 )
 
@@ -780,16 +781,17 @@ PROMPTS = (
         "recall 1 by definition; that is all that is certain about it.",
     ),
     Prompt(
-        "With one bit, who decides what is read? From how many bits on is it the code?",
+        "With one bit, who decides what is read? Do more bits end that?",
         Scene(
             "Distances: two bars, and a budget of 8 that ends within the first; raise the bits step by step.",
             ("bits=1", "view=histogram"),
         ),
         "Eq. 2, pp. 4–5; ties: this project",
         "23 keys agree in the one bit, 29 do not, and 8 are read: the order of tokens decides among the 23, and 1 of "
-        "the true top 8 is found. With 4 bits 4 keys lie below the cut and 8 at it. With 32 bits it is 4 and 4, all "
-        "of which are read, so no tie is left to decide. Mean recall goes from 0.285 at 1 bit to 0.621 at 8 and 0.738 "
-        "at 32 (whole panel).",
+        "the true top 8 is found. With 4 bits 4 keys lie below the cut and 8 at it. At 8 and at 32 bits it is 4 and "
+        "4, all of which are read; at 16 it is 4 and 5, and at 64 it is 6 and 4, so a tie can come back. More bits "
+        "leave fewer keys at the cut, and not always none. Mean recall goes from 0.285 at 1 bit to 0.621 at 8 and "
+        "0.738 at 32 (whole panel).",
     ),
     Prompt(
         "The budget is 0. How much of the weight do the 12 tokens at the ends hold, and which end is it?",
@@ -812,7 +814,7 @@ PROMPTS = (
         ),
         "this project, of comparisons as in Sec. 5.3, p. 9",
         "The shortest keys are the same for every query, so the stripes are whole: beyond the ends the last 64 "
-        "queries read 19 different keys, 13 of them nearly always. By codes they read 84 different ones, so the codes "
+        "queries read 19 different keys, 13 of them every time. By codes they read 84 different ones, so the codes "
         "do follow the query. And yet the codes have the smaller mass, 0.569 beside 0.844, with the higher recall, "
         "0.437 beside 0.266.",
     ),
@@ -929,8 +931,9 @@ SESSION = Session(
         "tokens. HashAttention keeps 32 bits a token and head beside the cache. Two small perceptrons a head, trained "
         "while the model stays frozen, turn queries and keys into these bits. The keys whose bits differ least from "
         "the query's are read, with the first and the newest tokens, and ordinary attention runs over this set (pp. "
-        "4–5). With 1/16 of the tokens read, the means of LongBench and RULER fall by about one point, while single "
-        "tasks fall by up to ten points and rise by up to twelve (p. 6). Keys and values all stay in memory, and "
+        "4–5). With 1/16 of the tokens read, the means of LongBench and RULER fall by about one point, while of the "
+        "single tasks quoted here one falls by ten points and one rises by twelve (p. 6). Keys and values all stay in "
+        "memory, and "
         "every code is looked at."
     ),
     preread=PREREAD,

@@ -452,7 +452,8 @@ and 32 has an MLA with a smaller cache and a smaller loss (this project). Fig. 5
 this table (reader's analysis).
 
 A puzzle for the end: bits a byte over cross-entropy should be one number for one text. MLA-128 has at most 0.3022 of
-it, LRKV with $r=128$ at least 0.3032 (this project). So the two columns of loss are not of one text.
+it, LRKV with $r=128$ at least 0.3032 (this project). So the two columns of loss are
+not of one text with one tokenizer, or one of the figures is misprinted.
 
 Ask: is 2.894 against 2.896 a difference? No spread over seeds is given.
 
@@ -503,7 +504,8 @@ Figs. 7 and 8 (pp. 8-9); Table 12 fits both, with 4,096 or with 2,048 tokens (re
         title=BELIEVE,
         body=r"""- **Holds**: factored reading, rank 0 is MQA, $1/H+r/d$ of the cache (p. 4); lowest loss in Table 1
   (p. 5).
-- **Holds, found later**: what a rotation passes through, six repairs, one number for a norm, at most $H-1$.
+- **Holds, found later**: what a rotation passes through, six repairs that keep a position, one
+  number for a norm, at most $H-1$.
 - **Refuted as printed**: full RoPE for any $B$ (p. 4); Fig. 9 near 6 (p. 16); Table 12's percentages (p. 28); MLA
   must make keys (pp. 27-28).
 - **Open**: equal caches; time.""",
@@ -906,7 +908,7 @@ LONG = (
         stuck="What is of low rank? Not a head's matrix, only its difference from the shared one.",
     ),
     Step(
-        minutes=13,
+        minutes=15,
         title="Exercise: score without making a key",
         show="`lrkv.factored_logits`, in pairs, one keyboard each.",
         ask="Which of your arrays has an axis of tokens and one of width $d$ for each head?",
@@ -922,7 +924,7 @@ LONG = (
         " $Bc=PB$; there is none.",
     ),
     Step(
-        minutes=20,
+        minutes=25,
         title="Exercise: a factor that passes",
         show=f"`lrkv.passing_factor`, in pairs, with slide “{TURNED}” on the screen; its first hint aloud after eight"
         " minutes.",
@@ -947,9 +949,9 @@ LONG = (
         " parameters are.",
     ),
     Step(
-        minutes=20,
+        minutes=13,
         title="Discussion with the panel",
-        show="Prompts 2, 3, 6 and 7, five minutes each. Let somebody else move the dials.",
+        show="Prompts 2, 3 and 7, four minutes each. Let somebody else move the dials.",
         ask="First everybody alone for one minute: what will the panel show? Then move the dial.",
         stuck="Silence after the question. Ask for a show of hands between two answers, then open the state and look"
         " together.",
@@ -1041,7 +1043,8 @@ Under RoPE: $P_tB=B\tilde P_t$ at every $t$ (reader).""",
     (
         "Run it",
         r"""- `attnlab verify lrkv.rope`: one verdict. `attnlab bench lrkv`: a decode step on this machine.
-- `04_rope_subspace`: the quarter turn, the theorem in fractions, seven repairs, the tables recomputed.
+- `04_rope_subspace`: the quarter turn, the theorem in fractions, seven exact options (one without positions), the
+  tables recomputed.
 - `09_cache_budget`: small models at one cache and one count of parameters.
 - `13_exercises_lrkv`: seven exercises, from counting a cache to a factor that passes.
 - What full RoPE needs of a factor: `attnlab.lrkv.rotary`. What a cache takes: `attnlab.lrkv.accounting`.""",

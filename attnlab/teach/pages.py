@@ -1,6 +1,7 @@
 """Files that the kit writes: a template filled, and a file replaced only where attnlab wrote the one before."""
 
 import base64
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ from pathlib import Path
 from attnlab.panels.export import MARK
 from attnlab.teach import text
 
-__all__ = ["MARKS", "document", "ending", "fill", "write"]
+__all__ = ["MARKS", "check", "document", "ending", "fill", "ours", "write"]
 
 FOLDER = Path(__file__).parent
-MARKS = {".html": MARK, ".md": "<!-- written by attnlab -->", ".pdf": "attnlab: "}  # what a file of ours begins with
+MARKS = {".html": MARK, ".pdf": "attnlab: "}  # what a file of ours has near its beginning; Markdown has a stamp
+STAMP = "<!-- written by attnlab, sha256:{} -->"  # of what follows, for a sheet is there to be edited
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
@@ -39,14 +41,37 @@ def document(title: str, markdown: str) -> str:
 def write(path: str | Path, content: str | bytes, *, force: bool = False) -> Path:
     """Write a file whose ending says what it is, and return its path; what attnlab wrote there before is replaced.
 
-    Raises FileExistsError where another file stands there, unless `force`; ValueError for another ending.
+    Markdown begins with a line that says so, as long as nobody changes what follows. Raises as `check`, unless `force`.
     """
     path = Path(os.path.expanduser(path))
-    mark = MARKS[ending(path, tuple(MARKS))]
-    if path.is_file() and not force and not _ours(path, mark):
-        raise FileExistsError(f"{path} is a file that attnlab did not write; choose another name, or force=True")
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    kind = ending(path, (*MARKS, ".md"))
+    if not force:
+        check(path)
+    if isinstance(content, str):
+        content = (f"{_stamp(content)}\n\n{content}" if kind == ".md" else content).encode()
+    path.write_bytes(content)
     return path
+
+
+def check(path: Path) -> None:
+    """Raise FileExistsError where a file stands there that attnlab did not write, or that was changed since."""
+    if path.is_file() and not ours(path):
+        raise FileExistsError(
+            f"{path} is a file that attnlab did not write, or that was changed; choose another name, or force=True"
+        )
+
+
+def ours(path: Path) -> bool:
+    """Whether attnlab wrote this file; of Markdown, whether it is as it was written."""
+    if path.suffix.lower() == ".md":
+        first, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")
+        return first == _stamp(rest)
+    with path.open("rb") as file:
+        return MARKS[path.suffix.lower()].encode() in file.read(1000)
+
+
+def _stamp(markdown: str) -> str:
+    return STAMP.format(hashlib.sha256(markdown.encode()).hexdigest())
 
 
 def ending(path: str | Path, endings: tuple[str, ...]) -> str:
@@ -55,8 +80,3 @@ def ending(path: str | Path, endings: tuple[str, ...]) -> str:
     if found not in endings:
         raise ValueError(f"the file's name must end in {' or '.join(endings)}, got {str(path)!r}")
     return found
-
-
-def _ours(path: Path, mark: str) -> bool:
-    with path.open("rb") as file:
-        return mark.encode() in file.read(1000)

@@ -1,13 +1,12 @@
 """What the group concludes, claim by claim: an HTML form that saves and reads Markdown, and the same as plain Markdown.
 
-What attnlab found stands in the form hidden, until it is asked for; in the Markdown it does not stand at all. Both
-write the same text: `markdown` is what the empty form saves.
+What attnlab found stands in the form hidden, until it is asked for; in the Markdown it does not stand at all. Both have
+the claims in the order of claims.py, which does not tell who says one, and write the same text: `markdown` is what the
+empty form saves.
 """
 
 import json
-from collections.abc import Iterator
 from html import escape
-from itertools import groupby
 from pathlib import Path
 
 from attnlab.claim import Claim
@@ -24,7 +23,6 @@ CHOICES = ("holds", "holds with conditions", "fails", "cannot tell")
 def page(session: Session) -> str:
     """The form as the text of an HTML file."""
     given = {
-        "mark": pages.MARKS[".md"],
         "title": _title(session),
         "help": _help(session),
         "file": f"{session.paper}-record.md",
@@ -39,7 +37,7 @@ def page(session: Session) -> str:
         "heading": text.inline(_title(session)),
         "about": "\n".join(_field(name) for name in ABOUT),
         "questions": "\n".join(_area(f"question-{n}", words) for n, words in enumerate(QUESTIONS)),
-        "claims": "\n".join(_claims(session)),
+        "claims": "\n".join(map(_claim, session.claims)),
         "given": json.dumps(given, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     }
     return pages.fill("record.html", parts)
@@ -47,7 +45,7 @@ def page(session: Session) -> str:
 
 def markdown(session: Session) -> str:
     """The empty record, to be filled in with an editor."""
-    lines = [pages.MARKS[".md"], f"# {_title(session)}", _help(session), "\n".join(f"- {name}: " for name in ABOUT)]
+    lines = [f"# {_title(session)}", _help(session), "\n".join(f"- {name}: " for name in ABOUT)]
     for words in QUESTIONS:
         lines += [f"## {words}", ""]
     lines += ["## The claims"]
@@ -77,17 +75,6 @@ def _help(session: Session) -> str:
     return f"Put an x into one pair of brackets for each claim. What attnlab found: `attnlab verify {session.paper}`."
 
 
-def _claims(session: Session) -> Iterator[str]:
-    for who, claims in groupby(sorted(session.claims, key=_order(session)), key=lambda claim: claim.said_by):
-        yield f"<h3>Said by {escape(who)}</h3>"
-        yield from map(_claim, claims)
-
-
-def _order(session: Session):
-    whose = list(dict.fromkeys(claim.said_by for claim in session.claims))
-    return lambda claim: whose.index(claim.said_by)
-
-
 def _claim(claim: Claim) -> str:
     name = escape(claim.id)
     choices = "\n".join(
@@ -104,8 +91,7 @@ def _claim(claim: Claim) -> str:
 
 
 def _field(name: str) -> str:
-    kind = "date" if name == "Date" else "text"
-    return f'<label>{name} <input type="{kind}" name="{name}" autocomplete="off"></label>'
+    return f'<label>{name} <input type="text" name="{name}" autocomplete="off"></label>'
 
 
 def _area(name: str, words: str) -> str:

@@ -405,8 +405,8 @@ Did remembering errors pay at 1.5 billion parameters and 100 billion tokens? In 
 | sGLA → RLA | 45.79 → 46.44 | 76.6 → 83.6 | 45.06 → 46.73 |
 | GDN → RDN | 46.03 → 47.20 | 75.7 → 79.2 | 44.99 → 47.11 |
 
-WinoGrande falls with RDN, 51.9 → 49.5. In Table 4 LAMBADA's perplexity is worse with fitting, 23.44 against 22.50. No
-spread over runs is given.
+WinoGrande falls with RDN, 51.9 → 49.5. In Table 4, an ablation with 50 billion tokens, LAMBADA's
+perplexity is worse with fitting, 23.44 against 22.50. No spread over runs is given.
 """,
         place="Tables 2–4, p. 7; training: Sec. 4.1, pp. 5–6, and App. C, p. 15",
         notes="""

@@ -237,7 +237,7 @@ function back() {
 
 // A slide by its own name, or by its number.
 function follow() {
-  const name = decodeURIComponent(location.hash.slice(1));
+  const name = location.hash.slice(1); // names here need no decoding
   const number = /^slide-(\d+)$/.exec(name)?.[1];
   const at = number ? Number(number) - 1 : slides.findIndex(({ section }) => section.id === name);
   if (at >= 0) go(at);

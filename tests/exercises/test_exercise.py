@@ -215,7 +215,11 @@ def test_each_draw_is_new_and_has_its_shape():
 
 def test_hints_come_one_after_the_other_and_the_last_stays(product, own_file):
     shown = [str(product.hint()).removeprefix("**Hint ") for _ in range(4)]
-    assert shown == ["1 of 3.** one", "2 of 3.** two", "3 of 3.** three", "3 of 3.** three"]
+    assert shown == [
+        "1 of 3.** one",
+        "2 of 3.** two",
+        *["3 of 3.** three The rest is in `toy.product.solution()`."] * 2,
+    ]
     assert product.hint(1) == "**Hint 1 of 3.** one"
     assert json.loads(own_file.read_text())["toy.product"]["hints"] == 3
     with pytest.raises(ValueError, match="number must be 1, 2 or 3, got 4"):
@@ -232,7 +236,8 @@ def test_an_exercise_shows_its_level_minutes_place_and_signature(product):
     shown = product._repr_markdown_()
     assert shown.startswith("### Multiply\n\n●●○ build · 3 minutes · p. 1\n\nGive *x y*.")
     assert shown.endswith("```python\ndef product(x, y, scale):\n    raise NotImplementedError\n```")
-    assert repr(product) == "toy.product: Multiply (build, 3 minutes)"
+    assert repr(product) == "toy.product: Multiply (build, 3 minutes); print(...) shows it whole"
+    assert str(product) == shown
 
 
 def test_a_message_is_escaped_where_it_is_shown_as_a_page():

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from attnlab.teach import kit, record
 from tests.teach.made_up import SESSION
 
@@ -26,7 +28,20 @@ def test_a_record_that_was_filled_in_stays(tmp_path):
     assert kept == ["it has been filled in, and stays as it is"]
     assert (tmp_path / "record.md").read_text() == filled
     list(kit.write(tmp_path, SESSION, force=True))
-    assert (tmp_path / "record.md").read_text() == record.markdown(SESSION)
+    assert (tmp_path / "record.md").read_text() == filled
+
+
+def test_a_sheet_that_was_edited_stays_and_stops_the_kit_before_anything_is_written(tmp_path):
+    list(kit.write(tmp_path, SESSION))
+    edited = (tmp_path / "plan.md").read_text() + "Bring the cable.\n"
+    (tmp_path / "plan.md").write_text(edited)
+    (tmp_path / "slides.html").unlink()
+    with pytest.raises(FileExistsError, match=r"plan\.md is a file that attnlab did not write, or that was changed"):
+        list(kit.write(tmp_path, SESSION))
+    assert not (tmp_path / "slides.html").exists()
+    assert (tmp_path / "plan.md").read_text() == edited
+    list(kit.write(tmp_path, SESSION, force=True))
+    assert "cable" not in (tmp_path / "plan.md").read_text()
 
 
 def saved(page) -> str:
@@ -74,6 +89,27 @@ def test_the_form_saves_reads_and_keeps_what_the_group_believes(open_kit, tmp_pa
     page.locator("#told", has_text="read saved.md").wait_for()
     assert answers(page) == before
     assert saved(page) == text
+
+    (tmp_path / "more.md").write_text(f"{text}\n## Actions\n\nRead the appendix.\n", encoding="utf-8")
+    with page.expect_event("dialog") as asked:  # what is in the form is replaced only when that is wanted
+        page.set_input_files("#load", tmp_path / "more.md")
+    asked.value.dismiss()
+    assert answers(page) == before
+    with page.expect_event("dialog") as asked:
+        page.set_input_files("#load", tmp_path / "more.md")
+    asked.value.accept()
+    page.get_by_label("Sections of the file that this form does not know").wait_for()
+    assert saved(page) == f"{text}\n## Actions\n\nRead the appendix.\n"
+    before = answers(page)
+
+    two = text.replace("[x] holds with", "[x] holds with conditions [x] fails [ ] holds with")
+    (tmp_path / "two.md").write_text(two, encoding="utf-8")
+    with page.expect_event("dialog") as asked:
+        page.set_input_files("#load", tmp_path / "two.md")
+    asked.value.accept()
+    page.locator("#told", has_text=f"several boxes are marked for {CLAIM}: choose one").wait_for()
+    before = answers(page)
+    assert CLAIM not in before
 
     (tmp_path / "other.md").write_text("# Something else\n")
     page.set_input_files("#load", tmp_path / "other.md")

@@ -74,7 +74,7 @@ def test_another_file_is_replaced_only_when_forced(tmp_path):
     pages.write(path, pages.document("one", "one"), force=True)
     pages.write(path, pages.document("two", "two"))
     assert "two" in path.read_text()
-    with pytest.raises(ValueError, match=r"must end in \.html or \.md"):
+    with pytest.raises(ValueError, match=r"must end in \.html or \.pdf or \.md"):
         pages.write(tmp_path / "plan.txt", "x")
 
 

@@ -131,6 +131,12 @@ def _bias_alone_judged(angle, first, second, planes, error):
     return np.where(enough, _no_bias(angle, first, second, planes, error), 0)
 
 
+def _bias_divided_too(angle, first, second, planes, error):
+    bias = first**planes - (1 - angle / np.pi) ** planes
+    variance = second**planes - first ** (2 * planes)
+    return np.maximum(np.ceil((variance + bias**2) / error**2), 1).astype(int)
+
+
 def _variance_of_a_plane(angle, first, second, planes, error):
     room = error**2 - (first**planes - (1 - angle / np.pi) ** planes) ** 2
     tables = np.ceil((second - first**2) ** planes / np.where(room > 0, room, np.inf))
@@ -290,6 +296,11 @@ MISTAKES = {
             "the whole error left to the noise",
             "what the bias takes of error² is not left for variance/L.",
             _bias_alone_judged,
+        ),
+        Mistake(
+            "the bias divided by L as well",
+            "tables average the noise away, not the bias: it stays however many there are.",
+            _bias_divided_too,
         ),
         Mistake(
             "the variance of a plane, to the power P",
