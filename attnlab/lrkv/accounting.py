@@ -45,8 +45,6 @@ def _checked(scheme: str, **sizes: int) -> list[int]:
     for name, value in sizes.items():
         least = 0 if name in ("rank", "latent_width", "rope_width") else 1
         sizes[name] = dial(name, value, least, LARGEST, integer=True)
-    if scheme == "mla" and sizes.get("latent_width") == 0:
-        raise ValueError("latent_width must be given for mla, a whole number of at least 1, got 0")
     heads = sizes["heads"]
     sizes["groups"] = groups = {"mha": heads, "mqa": 1, "mla": 1}.get(scheme, sizes["groups"])
     if heads % groups:
@@ -60,8 +58,7 @@ def elements(
 ) -> int:  # fmt: skip
     """Numbers that one token leaves in the cache of one layer. A scheme looks only at the sizes it has.
 
-    Raises ValueError for another scheme, for a size that is no whole number, for MLA without latent_width, and where
-    groups do not divide heads.
+    Raises ValueError for another scheme, for a size that is no whole number, and where groups do not divide heads.
     """
     heads, head_width, groups, rank, latent_width, rope_width = _checked(
         scheme, heads=heads, head_width=head_width, groups=groups, rank=rank, latent_width=latent_width,

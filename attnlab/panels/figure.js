@@ -33,7 +33,6 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
   let shown = null; // the picture on the canvas
   let geometry = null;
   let size = null;
-  let zoom = 1; // of the page, as slides do: its pixels for one of ours
   let spare = {}; // what painting keeps from one frame to the next
 
   // The ends of the scale, and between them its part of all colours.
@@ -54,12 +53,11 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
     choose: (selection) => pick?.set(selection[option]),
     resize(width, height) {
       size = width > 0 && height > 0 ? { width, height } : null;
-      zoom = canvas.getBoundingClientRect().width / width || 1;
     },
     read: (at) => (shown ? read(shown, at) : null),
     table: (at) => (shown ? table(shown, at) : null),
     headline: () => (shown?.headline ? `${title.textContent}: ${shown.headline}` : ""),
-    paint(context, at, theme, font, ratio = zoom * (globalThis.devicePixelRatio || 1)) {
+    paint(context, at, theme, font, ratio = globalThis.devicePixelRatio || 1) {
       if (!size) return;
       shown = picture({ ...context, at });
       const [across, down] = [size.width, size.height].map((side) => Math.round(side * ratio));
@@ -92,7 +90,9 @@ export function createFigure({ id, kind, wide, option, picture }, spec, words, h
   };
 
   const point = (event) => {
-    if (geometry) hear.look(under(geometry, shown, event.offsetX / zoom, event.offsetY / zoom), figure);
+    if (!geometry) return;
+    const zoom = canvas.getBoundingClientRect().width / size.width; // of the page, as slides do
+    hear.look(under(geometry, shown, event.offsetX / zoom, event.offsetY / zoom), figure);
   };
   let touched = false; // a click does not say in every browser what clicked
   canvas.addEventListener("pointerdown", ({ pointerType }) => (touched = pointerType === "touch"));

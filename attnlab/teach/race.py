@@ -216,10 +216,12 @@ $$
 
 - Multiplied out, the weights are $\hat S_{ij}=\frac1L\sum_l\phi^{(l)}(q_i)\cdot\phi^{(l)}(k_j)$.
 - All tables are summed **before** the one division.
-- Reader's example: key shares $(0.8,0.2)$ and $(0.1,0.9)$, values 2 and 10, query $(0.75,0.25)$: $4.3/0.95=86/19$.""",
+- Reader's example: key shares $(0.8,0.2)$ and $(0.1,0.9)$, values 2 and 10, query $(0.75,0.25)$. What comes
+  out?""",
         place="Algorithm 1, p. 5",
         notes=r"""Compute the example on the board. Masses: 0.9 and 1.1. Contents: $0.8\cdot2+0.1\cdot10=2.6$ and
-$0.2\cdot2+0.9\cdot10=9.4$. The query reads $0.75\cdot2.6+0.25\cdot9.4=4.3$ over $0.75\cdot0.9+0.25\cdot1.1=0.95$.
+$0.2\cdot2+0.9\cdot10=9.4$. The query reads $0.75\cdot2.6+0.25\cdot9.4=4.3$ over $0.75\cdot0.9+0.25\cdot1.1=0.95$,
+which is 86/19 = 4.526.
 
 Then ask: what comes out if each bucket first takes its own mean? 142/33 = 4.303, another number. Fig. 7 (p. 28) draws
 this, and the authors' released code computes it; a backup slide has the size of the difference.
@@ -831,8 +833,8 @@ at 0.037.""",
     Prompt(
         ask="Move the sharpness from end to end. Which point of the dashed mean never moves, and why?",
         scene=Scene(
-            says="The pin stands on the mean at a right angle; watch its number while *sharpness* moves.",
-            settings=("planes=3", "sharpness=4", "view=band", "pin=angle.32"),
+            says="Pin a point of the dashed mean, and watch its number while *sharpness* moves.",
+            settings=("planes=3", "sharpness=4", "view=band"),
         ),
         place="Eq. 4, p. 6; the mean: this project, from p. 22",
         answer=r"""The right angle: 0.125 = $(1/2)^3$ at every sharpness. There the two projections are independent and
@@ -856,9 +858,8 @@ planes (seed 0) have 0.018. With $2^8$ buckets, 64 tokens hardly ever meet, and 
         ask="How sharp must buckets be for four planes until the dot leaves both regions of Lemma 10? And for two,"
         " and one?",
         scene=Scene(
-            says="Four planes, sharpness 1: the dot lies in the dark region, and the pin on the right border of its"
-            " row.",
-            settings=("planes=4", "sharpness=1", "view=lemma", "pin=border.11"),
+            says="Four planes, sharpness 1: the dot lies in the dark region.",
+            settings=("planes=4", "sharpness=1", "view=lemma"),
         ),
         place="Lemma 10, p. 24; the regions: this project",
         answer="""2.647 for four planes, 1.388 for two, and no region for one: its score is never below one half there.
@@ -882,8 +883,8 @@ output is exactly right (reader's analysis). So the lemma is no measure of the o
     Prompt(
         ask="With a mask, which weight of the first row is forced, and what has left the chart of the output error?",
         scene=Scene(
-            says="Causal: the frame stands on the first query and key; then look for a dashed line in *Output error*.",
-            settings=("causal=true", "view=race", "pin=query.0,key.0"),
+            says="Causal: point at the first row of each matrix; then look for a dashed line in *Output error*.",
+            settings=("causal=true", "view=race"),
         ),
         place="Algorithm 2, p. 27; Theorem 2, p. 8",
         answer="""The weight 1, in all three matrices: the token writes before it reads, so it meets itself alone. The

@@ -118,6 +118,11 @@ function settle(slide) {
   soon();
 }
 
+// Panels paint as many dots as the screen has for a pixel of theirs, which here is enlarged.
+const real = Object.getOwnPropertyDescriptor(globalThis, "devicePixelRatio").get;
+const zoomed = () => Number(now?.host?.querySelector(".attnlab")?.style.getPropertyValue("--zoom")) || 1;
+Object.defineProperty(globalThis, "devicePixelRatio", { configurable: true, get: () => real.call(globalThis) * (decked() ? zoomed() : 1) });
+
 // As large as the room allows: the words of a panel have a size, the pictures fill what is left, beside the text or
 // under it. Where even the smallest words leave pictures too small, the panel scrolls.
 function fit(slide) {

@@ -68,12 +68,19 @@ class _Leaf:
     kind: str = ""  # a class of the section
 
 
+WHOSE = (
+    "Below each slide stands whose it is: the paper's, the reader's, who wrote the notes that this project began from, "
+    "or this project's."
+)
+
+
 def _leaves(session: Session) -> Iterator[_Leaf]:
     """Title, slides, prompts, and behind a divider the backup."""
     yield _Leaf(
         "title",
         session.title,
-        f'<p class="question">{text.inline(session.question)}</p>\n<p class="source">arXiv:{escape(session.arxiv)}</p>',
+        f'<p class="question">{text.inline(session.question)}</p>\n'
+        f'<p class="source">arXiv:{escape(session.arxiv)}</p>\n<p class="source">{WHOSE}</p>',
         f"{session.question}\n\nThe version of the paper is arXiv:{session.arxiv}.",
         kind="title",
     )

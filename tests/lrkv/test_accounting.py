@@ -165,7 +165,6 @@ def test_every_number_counted_is_a_whole_one(scheme):
         ("flop", {"scheme": "mqa", "expand": True}, "expand must be False for mqa, got True"),
         ("traffic", {"bytes_each": 2, "program_a_head": "no"}, "program_a_head must be True or False, got 'no'"),
         ("ratio", {"groups": 5}, "groups must divide heads = 6, got 5"),
-        ("elements", {"scheme": "mla", "rope_width": 64}, "latent_width must be given for mla, a whole number of at"),
     ],
 )
 def test_sizes_that_no_layer_has_are_refused_by_name(door, change, words):
